@@ -1,0 +1,140 @@
+"""What the harness is asked, and the process boundary it is asked across.
+
+Activities never import the judge: they write a request, start `python -m kernels.harness serve REQUEST REPLY`
+as a process of its own (the gate process) and read the reply. The command line builds the same requests, so
+what a person runs by hand is what a run does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from specs.outcomes import BaselineTimes, BuildResult, Device, Digest, MeasureOutcome, Value, Verdict
+from specs.schema import Task
+
+Sandbox = Literal["required", "preferred", "off"]
+
+
+class GateLock(Value):
+    """The content of a gate at the moment it was locked."""
+
+    digest: Digest  # over every file below, the interface, tolerances and flags
+    files: dict[str, Digest]  # path inside the gate folder -> sha256
+
+
+class LockGate(Value):
+    """Hash a gate folder and check that it is usable for the task."""
+
+    kind: Literal["lock_gate"] = "lock_gate"
+    task: Task
+    gate: Path  # folder
+
+
+class Build(Value):
+    """Compile one source into a shared object under `builds/<key>/`."""
+
+    kind: Literal["build"] = "build"
+    task: Task
+    source: Path
+    role: Literal["candidate", "baseline"] = "candidate"
+    production: bool = False  # adds build.production_flags
+    builds: Path  # folder of content-addressed builds
+    timeout_s: float = Field(default=300, gt=0)
+
+
+class Judge(Value):
+    """Prove a shared object right or wrong against a locked gate."""
+
+    kind: Literal["judge"] = "judge"
+    task: Task
+    gate: Path
+    lock: GateLock
+    library: Path
+    builds: Path
+    held_out: bool = False  # also the gate's held-out cases: final acceptance only
+    sandbox: Sandbox = "preferred"
+    call_timeout_s: float = Field(default=20, gt=0)  # for one call of the candidate
+
+
+class Measure(Value):
+    """Time a judged object against the baseline, and the champion if there is one, in the same rounds."""
+
+    kind: Literal["measure"] = "measure"
+    task: Task
+    gate: Path
+    lock: GateLock
+    baseline: Path
+    candidate: Path | None = None  # None: the baseline alone
+    champion: Path | None = None
+    builds: Path
+    samples: Path  # where the raw samples go, as JSON
+    sandbox: Sandbox = "preferred"
+    max_seconds: float = Field(default=120, gt=0)  # sampling stops here at the latest
+    device_wait_s: float = Field(default=600, ge=0)  # how long to wait for the device lock
+
+    @model_validator(mode="after")
+    def _champion_needs_a_challenger(self) -> Self:
+        if self.champion is not None and self.candidate is None:
+            raise ValueError("a champion is measured only beside a candidate")
+        return self
+
+
+Request = Annotated[LockGate | Build | Judge | Measure, Field(discriminator="kind")]
+
+
+class Refusal(Value):
+    """Why there is no outcome: our fault, the machine's or the gate's, never the candidate's."""
+
+    error: str  # class name in specs.errors
+    message: str
+    retryable: bool
+
+
+class Locked(Value):
+    kind: Literal["locked"] = "locked"
+    lock: GateLock
+
+
+class Built(Value):
+    kind: Literal["built"] = "built"
+    result: BuildResult
+    library: Path | None = None
+
+
+class Judged(Value):
+    kind: Literal["judged"] = "judged"
+    verdict: Verdict
+
+
+class Measured(Value):
+    kind: Literal["measured"] = "measured"
+    outcome: MeasureOutcome
+    samples: Path | None = None
+
+
+class BaselineMeasured(Value):
+    kind: Literal["baseline_measured"] = "baseline_measured"
+    times: BaselineTimes
+    samples: Path | None = None
+
+
+class Reply(Value):
+    """What `serve` writes: a result or a refusal, exactly one."""
+
+    result: Annotated[Locked | Built | Judged | Measured | BaselineMeasured, Field(discriminator="kind")] | None = None
+    refusal: Refusal | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if (self.result is None) == (self.refusal is None):
+            raise ValueError("a reply carries a result or a refusal, exactly one")
+        return self
+
+
+__all__ = [
+    "BaselineMeasured", "Build", "Built", "Device", "GateLock", "Judge", "Judged", "LockGate", "Locked",
+    "Measure", "Measured", "Refusal", "Reply", "Request", "Sandbox",
+]

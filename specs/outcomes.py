@@ -1,0 +1,312 @@
+"""What can come of a candidate, as values that cannot be nonsense.
+
+A failed build cannot carry a binary, an unjudged kernel cannot carry a ratio, and only a finite
+positive time is a time. Times are microseconds (`_us`), sizes bytes, ratios baseline / candidate.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+PositiveTime = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Value(BaseModel):
+    """A frozen value; unknown fields are refused so that a misspelt one cannot be lost in silence."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class BlobRef(Value):
+    """Where a large value lives in the store: never the value itself."""
+
+    sha256: Digest
+    size: int = Field(ge=0)  # bytes
+
+
+class Interval(Value):
+    """A point estimate with the ends of its 95% bootstrap interval."""
+
+    value: Ratio
+    low: Ratio
+    high: Ratio
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"interval out of order: low {self.low}, value {self.value}, high {self.high}")
+        return self
+
+
+# ---------------------------------------------------------------- build
+
+
+class BuildStatus(StrEnum):
+    BUILT = "built"  # a shared object exists
+    FAILED = "failed"  # the compiler or linker said no
+    TIMED_OUT = "timed_out"  # the compiler ran past its limit
+    REFUSED = "refused"  # built, but the binary audit found something that is not allowed
+
+
+class BuildResult(Value):
+    """One source carried through the compiler."""
+
+    status: BuildStatus
+    key: Digest  # source, flags, compiler identity, interface: the same key is the same build
+    library: BlobRef | None = None  # the shared object, only when built
+    log_tail: str = Field(default="", max_length=4096)  # the end of what the compiler said
+    compiler: str = ""  # first line of `g++ --version`
+    seconds: float = Field(ge=0, default=0.0, allow_inf_nan=False)
+    cached: bool = False
+
+    @model_validator(mode="after")
+    def _binary_means_built(self) -> Self:
+        if (self.status is BuildStatus.BUILT) != (self.library is not None):
+            raise ValueError(f"a build that is {self.status.value} must {'not ' if self.library else ''}carry a library")
+        return self
+
+    @property
+    def ok(self) -> bool:
+        return self.status is BuildStatus.BUILT
+
+
+# ---------------------------------------------------------------- judge
+
+
+class FailureKind(StrEnum):
+    """Why the judge refused; each has its own sentence in docs/architecture.md."""
+
+    CRASHED = "crashed"  # a signal or an exit inside the candidate
+    HUNG = "hung"  # no answer within its time limit
+    EXITED = "exited"  # the candidate ended the process before the call returned
+    NOT_LOADED = "not_loaded"  # the shared object or its entry could not be loaded
+    NOT_WRITTEN = "not_written"  # the poison pattern is still in the output
+    GUARD_OVERWRITTEN = "guard_overwritten"  # wrote outside its buffers
+    INPUT_CHANGED = "input_changed"  # wrote to an input
+    NON_FINITE = "non_finite"  # NaN or inf where the golden is finite, or the other way round
+    WRONG = "wrong"  # outside the tolerances
+    LATE_WRITE = "late_write"  # the output changed after the call had returned
+    THREADS = "threads"  # started threads or processes that the contract does not allow
+    NOT_DETERMINISTIC = "not_deterministic"  # two calls on the same input differ
+    STAGE_DISAGREES = "stage_disagrees"  # the output differs with and without stage tensors
+    TIMED_WRONG = "timed_wrong"  # passed the checks, but an output of a timed call was wrong
+    TOO_FAST = "too_fast"  # below what the machine can do: the sample is void
+
+
+class VerificationStage(StrEnum):
+    """The stages of verification, in the order they run."""
+
+    NUMERICS = "numerics"  # every config at its timed shape
+    RANGES = "ranges"  # value distributions of the gate
+    EDGES = "edges"  # ragged, tiny and boundary shapes that the gate lists
+    DETERMINISM = "determinism"
+    STRESS = "stress"
+
+
+class Metrics(Value):
+    """Distance of one tensor from its float64 golden. None: not finite, so not a number worth showing."""
+
+    tensor: str
+    max_abs: float | None = None
+    max_rel: float | None = None
+    mean_abs: float | None = None
+    rel_l2: float | None = None  # ||c - g|| / ||g||
+    cosine: float | None = None  # over the whole tensor
+    worst_row_cosine: float | None = None  # rows are the last axis
+    mismatch_fraction: float | None = None  # share of elements outside the element-wise tolerance
+    worst_index: tuple[int, ...] = ()
+    worst_got: str = ""  # text, since it may be nan
+    worst_want: str = ""
+
+
+class Failure(Value):
+    """The first thing that was wrong, in words a kernel author can act on."""
+
+    kind: FailureKind
+    verification: VerificationStage
+    case: str  # config or edge case by name
+    first_failing_stage: str | None = None  # the first stage tensor or output that diverges
+    message: str
+    metrics: Metrics | None = None
+
+
+class Verdict(Value):
+    """What the gate process decided. Only a passed verdict may be followed by a measurement."""
+
+    passed: bool
+    failure: Failure | None = None
+    library: Digest  # sha256 of the shared object that was judged
+    gate: Digest  # gate digest it was judged by
+    cases: int = Field(ge=0)  # calls checked
+    worst: tuple[Metrics, ...] = ()  # per tensor, the worst of all cases
+    sandbox: str = "off"  # what isolation really held: "bubblewrap", "process" or "off"
+    seconds: float = Field(ge=0, default=0.0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _failure_means_refused(self) -> Self:
+        if self.passed == (self.failure is not None):
+            raise ValueError("a verdict either passes or carries a failure")
+        return self
+
+
+# ---------------------------------------------------------------- measure
+
+
+class Timing(Value):
+    """One contestant on one config."""
+
+    median_us: PositiveTime
+    q1_us: PositiveTime
+    q3_us: PositiveTime
+    samples: int = Field(gt=0)
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range over the median: how far to trust this number."""
+        return (self.q3_us - self.q1_us) / self.median_us
+
+
+class ConfigMeasurement(Value):
+    """Paired, interleaved timings on one config; every ratio is against the baseline of the same rounds."""
+
+    config: str
+    baseline: Timing
+    candidate: Timing
+    champion: Timing | None = None
+    ratio: Interval
+    champion_ratio: Ratio | None = None
+
+
+class Device(Value):
+    """The thing the times were taken on."""
+
+    name: str
+    detail: str = ""  # cores pinned, driver, clocks: one line
+    toolkit: str = ""
+
+
+class Measurement(Value):
+    """Times of a kernel that has passed the judge."""
+
+    library: Digest  # the same object that was judged
+    configs: tuple[ConfigMeasurement, ...] = Field(min_length=1)
+    score: Interval  # the ratios folded by the task's scoring
+    geomean: Ratio
+    gain: Interval | None = None  # score over the champion's score, same rounds; None without a champion
+    device: Device
+    samples: BlobRef | None = None  # every raw sample, for anyone who doubts the summary
+    sandbox: str = "off"
+    seconds: float = Field(ge=0, default=0.0, allow_inf_nan=False)
+
+    def ratios(self) -> dict[str, float]:
+        return {c.config: c.ratio.value for c in self.configs}
+
+
+class MeasureOutcome(Value):
+    """Measuring can still refuse a kernel: every timed output is checked."""
+
+    measurement: Measurement | None = None
+    failure: Failure | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if (self.measurement is None) == (self.failure is None):
+            raise ValueError("measuring yields a measurement or a failure, exactly one")
+        return self
+
+
+class BaselineTimes(Value):
+    """The vendor's times per config, taken before the first candidate."""
+
+    timings: dict[str, Timing] = Field(min_length=1)
+    device: Device
+    description: str = ""  # what the baseline says it is, e.g. "OpenBLAS 0.3.30 SkylakeX, 1 thread"
+
+
+# ---------------------------------------------------------------- iteration
+
+
+class Origin(StrEnum):
+    SEED = "seed"
+    OPTIMIZER = "optimizer"
+    PERSON = "person"
+
+
+class Stage(StrEnum):
+    REPRODUCE = "REPRODUCE"
+    OPTIMIZE = "OPTIMIZE"
+
+
+class Proposal(Value):
+    """One candidate source, stored under its digest."""
+
+    source: BlobRef
+    normal: Digest  # of the source with comments and white space folded: finds the same idea tried twice
+    origin: Origin
+    label: str  # file name of a script's step, a model's title, "submitted by ..."
+
+
+class Ending(StrEnum):
+    """How an iteration ended."""
+
+    WIN = "win"  # became the champion
+    SLOWER = "slower"  # correct, but not faster than the champion by the required margin
+    REGRESSED = "regressed"  # faster by score, but a guardrail config fell below its target
+    BUILD_FAILED = "build_failed"
+    REFUSED = "refused"  # the judge said no
+    VETOED = "vetoed"  # the reviewer said no
+    DUPLICATE = "duplicate"  # the same source was tried before
+    NO_PROPOSAL = "no_proposal"  # the optimiser had nothing (more) to say
+    STOPPED = "stopped"  # a person stopped the run in the middle of it
+
+
+class Iteration(Value):
+    """One proposal carried to a verdict: a line of the run's history."""
+
+    index: int = Field(ge=0)
+    version: str = Field(pattern=r"^[va]\d{3,}$")  # v001... for wins, a001... for attempts
+    stage: Stage
+    ending: Ending
+    reason: str  # one sentence
+    proposal: Proposal | None = None
+    build: BuildResult | None = None
+    verdict: Verdict | None = None
+    measurement: Measurement | None = None
+
+    @model_validator(mode="after")
+    def _the_walk_has_no_gaps(self) -> Self:
+        if self.measurement is not None and (self.verdict is None or not self.verdict.passed):
+            raise ValueError("a kernel that has not passed the judge cannot carry a measurement")
+        if self.verdict is not None and (self.build is None or not self.build.ok):
+            raise ValueError("a kernel that was not built cannot carry a verdict")
+        if self.build is not None and self.proposal is None:
+            raise ValueError("a build needs a proposal")
+        if (self.ending is Ending.WIN) != self.version.startswith("v"):
+            raise ValueError(f"version {self.version} does not fit ending {self.ending.value}")
+        if self.ending is Ending.WIN and self.measurement is None:
+            raise ValueError("a win needs a measurement")
+        return self
+
+
+class Charge(Value):
+    """What something cost. USD is None when the price is unknown, never 0."""
+
+    input_tokens: int = Field(ge=0, default=0)
+    output_tokens: int = Field(ge=0, default=0)
+    usd: float | None = Field(ge=0, default=0.0, allow_inf_nan=False)
+
+
+class Acceptance(Value):
+    """The champion judged once more: fresh processes, secret seeds, held-out shapes, production flags."""
+
+    version: str
+    accepted: bool
+    reason: str
+    verdict: Verdict | None = None
+    measurement: Measurement | None = None
+    command: Literal["none", "passed", "failed"] = "none"

@@ -1,0 +1,1 @@
+"""The deterministic story of a run: nothing here does I/O."""

@@ -1,0 +1,51 @@
+"""The part of a task that workflow code decides with: small enough to stand in every history."""
+
+from __future__ import annotations
+
+from specs.outcomes import Digest, Value
+from specs.schema import Budget, Language, Model, Scoring, Search, StageGate, Task
+
+
+class ConfigTarget(Value):
+    name: str
+    target_ratio: float
+    weight: float
+
+
+class Plan(Value):
+    task: str
+    digest: Digest  # sha256 of the task file's bytes: the spec is immutable
+    gpu: str
+    language: Language
+    baseline: str
+    scoring: Scoring
+    focus_config: str | None
+    configs: tuple[ConfigTarget, ...]
+    stage_gate: StageGate
+    search: Search
+    model: Model
+    budget: Budget
+    seeded: bool  # the task ships a seed, which is the run's first candidate
+
+    @classmethod
+    def of(cls, task: Task, digest: str) -> Plan:
+        return cls(
+            task=task.name,
+            digest=digest,
+            gpu=task.gpu,
+            language=task.language,
+            baseline=task.baseline.source[:200],
+            scoring=task.scoring,
+            focus_config=task.focus_config,
+            configs=tuple(ConfigTarget(name=c.name, target_ratio=c.target_ratio, weight=c.weight) for c in task.configs),
+            stage_gate=task.stage_gate,
+            search=task.search,
+            model=task.model,
+            budget=task.budget,
+            seeded=task.seed is not None,
+        )
+
+    @property
+    def queue(self) -> str:
+        """Task queue of the machines that have this device: `ferret-cpu`, `ferret-h200`."""
+        return f"ferret-{self.gpu.strip().lower()}"

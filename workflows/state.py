@@ -1,0 +1,238 @@
+"""What a run is given, what it remembers and what it tells: the types of OptimizationWorkflow's messages."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, Field
+
+from kernels.harness.requests import GateLock, Sandbox
+from specs.outcomes import (
+    Acceptance,
+    BaselineTimes,
+    BlobRef,
+    BuildResult,
+    Charge,
+    Ending,
+    Iteration,
+    Origin,
+    Proposal,
+    Stage,
+    Value,
+)
+from specs.plan import Plan
+from specs.schema import Budget
+
+WORKFLOW_QUEUE = "ferret"
+
+
+class Phase(StrEnum):
+    """Where the run is in its story."""
+
+    STARTING = "starting"
+    LOCKING_GATE = "locking the gate"
+    MEASURING_BASELINE = "measuring the baseline"
+    ITERATING = "iterating"
+    PAUSED = "paused"
+    ACCEPTING = "accepting"
+    DELIVERING = "delivering"
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+class Champion(Value):
+    version: str
+    index: int
+    source: BlobRef
+    library: BlobRef
+    score: float
+    ratios: dict[str, float]
+
+
+class HistoryLine(Value):
+    """One iteration in brief: what lists, tables and continue-as-new carry. The whole is the child's result."""
+
+    index: int
+    version: str
+    stage: Stage
+    ending: Ending
+    label: str
+    origin: Origin | None = None
+    reason: str = Field(max_length=400)
+    source: BlobRef | None = None
+    normal: str | None = None
+    score: float | None = None
+    gain: float | None = None
+    ratios: dict[str, float] = Field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def is_win(self) -> bool:
+        return self.ending is Ending.WIN
+
+
+class Submission(Value):
+    """A person's kernel, waiting for its turn."""
+
+    source: BlobRef
+    label: str
+
+
+class DeviceClaim(Value):
+    """One device of one worker, kept for the whole run so that baseline and candidates share it."""
+
+    queue: str  # ferret-<host>-<device>
+    description: str
+
+
+class Delivery(Value):
+    folder: str  # on the machine that delivered
+    files: dict[str, BlobRef]  # kernel.cpp, result.json, report.html, ... from anywhere, by digest
+    record: str  # the run's git repository
+
+
+class RunState(BaseModel):
+    """Everything that survives continue-as-new."""
+
+    phase: Phase = Phase.STARTING
+    stage: Stage = Stage.REPRODUCE
+    budget: Budget
+    next_index: int = 0
+    wins: int = 0
+    attempts: int = 0
+    since_win: int = 0  # iterations without a win: what a stall is counted in
+    stalls: int = 0
+    script_position: int = 0  # how many of the optimiser's own proposals were played
+    champion: Champion | None = None
+    champions: list[Champion] = Field(default_factory=list)  # every win in order: acceptance falls back along it
+    history: list[HistoryLine] = Field(default_factory=list)
+    lock: GateLock | None = None
+    device: DeviceClaim | None = None
+    baseline_library: BlobRef | None = None
+    baseline: BaselineTimes | None = None
+    hints: list[str] = Field(default_factory=list)
+    submissions: list[Submission] = Field(default_factory=list)
+    exhausted: bool = False  # the optimiser has no more to propose
+    paused: bool = False
+    stop_reason: str | None = None  # why the search ended or is about to
+    charged_s: float = 0.0  # wall time charged to max_wall_minutes
+    charge: Charge = Charge()
+    acceptance: Acceptance | None = None
+    delivery: Delivery | None = None
+
+
+class RunInput(BaseModel):
+    plan: Plan
+    bundle: BlobRef  # the task and every file it names, by digest
+    sandbox: Sandbox = "preferred"
+    state: RunState | None = None
+    history_events_limit: int | None = None  # continue as new after this many events; None: when the server suggests it
+
+
+class IterationInput(Value):
+    plan: Plan
+    bundle: BlobRef
+    index: int
+    stage: Stage
+    lock: GateLock
+    device: DeviceClaim
+    baseline_library: BlobRef
+    champion: Champion | None
+    submission: Submission | None  # judge this instead of asking the optimiser
+    script_position: int
+    use_seed: bool
+    tried: dict[str, str]  # normalised digest -> version
+    hints: tuple[str, ...]
+    sandbox: Sandbox
+
+
+class IterationResult(Value):
+    """What the child found; the parent gives it its number, since a sibling may have won by more."""
+
+    index: int
+    ending: Ending
+    reason: str
+    label: str
+    iteration: Iteration | None = None  # version still provisional: "v000" for a win, "a000" otherwise
+    proposal: Proposal | None = None
+    build: BuildResult | None = None
+    charge: Charge = Charge()
+    queue_wait_s: float = 0.0  # time spent waiting for a device slot or its lock: not charged
+    paused_s: float = 0.0
+
+
+class Status(BaseModel):
+    """Answer of the `status` query: enough for `client.py status` and `watch` to draw everything."""
+
+    run_id: str
+    plan: Plan
+    phase: Phase
+    stage: Stage
+    iteration: int  # index of the iteration at work, or of the next one
+    activity: str  # "measuring a003", one phrase
+    champion: Champion | None
+    last: HistoryLine | None
+    baseline: BaselineTimes | None
+    budget: Budget
+    charged_minutes: float
+    charge: Charge
+    wins: int
+    attempts: int
+    since_win: int
+    hints: list[str]
+    waiting_submissions: int
+    paused: bool
+    stop_reason: str | None
+    device: str
+    gate_digest: str | None
+    acceptance: Acceptance | None
+    delivery: Delivery | None
+
+
+class Best(BaseModel):
+    """Answer of the `best` query."""
+
+    champion: Champion | None
+    acceptance: Acceptance | None
+
+
+class RunResult(BaseModel):
+    """Result of the workflow."""
+
+    outcome: str  # "accepted", "best effort" (champion below its targets), "no kernel"
+    reason: str
+    champion: Champion | None
+    acceptance: Acceptance | None
+    delivery: Delivery | None
+    baseline: BaselineTimes | None
+    gate_digest: str | None
+    iterations: int
+    wins: int
+    attempts: int
+    charge: Charge
+    charged_minutes: float
+
+
+# ---------------------------------------------------------------- arguments of updates and signals
+
+
+class Hint(Value):
+    text: str
+
+
+class BudgetExtension(Value):
+    """Added to the budget; None leaves that limit alone."""
+
+    iterations: int | None = None
+    wall_minutes: float | None = None
+    tokens: int | None = None
+    usd: float | None = None
+
+
+class CandidateSubmission(Value):
+    source: BlobRef
+    label: str
+
+
+class StopRequest(Value):
+    reason: str = "stopped by a person"

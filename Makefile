@@ -3,20 +3,25 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check lint types clean
+.PHONY: demo test lint types down clean
 
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
 $(VENV)/.dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	touch $@ $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $(VENV)/.run $@
 
+# A real optimisation, start to end: no GPU, no API key, no server of your own.
 demo: $(VENV)/.run
 	$(BIN)/python client.py start specs/tasks/skinny-gemm-f32-cpu.yaml --local --follow
+
+# Stops the server and the worker that `make demo` leaves running for the Temporal UI.
+down:
+	$(BIN)/python client.py down
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -24,8 +29,9 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-test: $(VENV)/.dev
+# The one check command: style, types, tests. CI calls it too.
+test: lint types
 	$(BIN)/python -m pytest
 
-# What CI calls.
-check: lint types test
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

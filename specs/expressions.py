@@ -60,7 +60,10 @@ def _check(node: ast.expr, text: str) -> None:
 
 def check(text: str) -> str:
     """Return `text` unchanged; raises ValueError when it is not an expression of this little language."""
-    _check(_parse(text), text)
+    try:
+        _check(_parse(text), text)
+    except RecursionError:
+        raise ValueError(f"{text!r} is nested too deeply; accepted: {ACCEPTED}") from None
     return text
 
 
@@ -88,10 +91,10 @@ def evaluate(text: str, variables: Mapping[str, object]) -> int:
             case ast.Name(id=name):
                 if name not in variables:
                     known = ", ".join(sorted(variables)) or "none"
-                    raise ValueError(f"{text!r} names {name!r}, which is not an argument of the config (known: {known})")
+                    raise ValueError(f"{text!r} names {name!r}, which no argument or shape bears (known: {known})")
                 given = variables[name]
                 if isinstance(given, bool) or not isinstance(given, int | float):
-                    raise ValueError(f"{text!r} uses {name!r}, whose value {given!r} is not a number")
+                    raise ValueError(f"{text!r} uses {name!r}, whose value {given!r} is not a number")  # noqa: TRY004
                 return given
             case ast.BinOp(left=left, op=op, right=right):
                 return _BINARY[type(op)](value(left), value(right))
@@ -102,14 +105,20 @@ def evaluate(text: str, variables: Mapping[str, object]) -> int:
             case _:
                 raise ValueError(f"{text!r} is not accepted; accepted: {ACCEPTED}")
 
-    tree = _parse(text)
-    _check(tree, text)
+    check(text)
     try:
-        result = value(tree)
+        result = value(_parse(text))
     except ZeroDivisionError:
         raise ValueError(f"{text!r} divides by zero") from None
     except OverflowError:
         raise ValueError(f"{text!r} is beyond {MAX_VALUE}") from None
-    if not math.isfinite(result) or result != int(result) or not 0 <= result <= MAX_VALUE:
+    except RecursionError:
+        raise ValueError(f"{text!r} is nested too deeply; accepted: {ACCEPTED}") from None
+    # The range comes first: a whole number of hundreds of digits fits no float, so isfinite would overflow on it.
+    # NaN fails every comparison.
+    if not 0 <= result <= MAX_VALUE:
+        shown = f"{result!r}" if isinstance(result, float) or abs(result) < 10**30 else "a number of over 30 digits"
+        raise ValueError(f"{text!r} is {shown}; a whole number from 0 to {MAX_VALUE} is needed")
+    if result != math.floor(result):
         raise ValueError(f"{text!r} is {result!r}; a whole number from 0 to {MAX_VALUE} is needed")
     return int(result)

@@ -11,9 +11,16 @@ from specs.expressions import Expression
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Scalar = bool | int | float | str
+# Numbers are strict: YAML has already told 1 from "1" from true, so a mix-up is a mistake worth naming.
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Truth = Annotated[bool, Field(strict=True)]
+Scalar = bool | int | Annotated[float, Field(allow_inf_nan=False)] | str
+
+MAX_CONFIGS = 500
+MAX_ARGUMENTS = 64
+MAX_AXES = 8
 
 
 class Block(BaseModel):
@@ -89,21 +96,21 @@ class Config(Block):
 
 class StageGate(Block):
     ratio: Positive = 0.9
-    strict: bool = False  # strict: every config must also clear its own target_ratio
+    strict: Truth = False  # strict: every config must also clear its own target_ratio
 
 
 class Budget(Block):
-    max_iterations: int = Field(default=100, ge=1)
+    max_iterations: Count = 100
     max_wall_minutes: Positive = 120.0  # paused time and queue waiting are not charged
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: Count | None = None
     max_usd: Positive | None = None
 
 
 class Search(Block):
-    width: int = Field(default=1, ge=1, le=64)
-    stall_after: int = Field(default=4, ge=1)
-    min_gain: float = Field(default=0.01, ge=0, lt=1)
-    max_steps: int = Field(default=40, ge=1)
+    width: int = Field(default=1, ge=1, le=64, strict=True)
+    stall_after: Count = 4
+    min_gain: float = Field(default=0.01, ge=0, lt=1, strict=True)
+    max_steps: Count = 40
 
 
 class Provider(StrEnum):
@@ -133,14 +140,17 @@ class Argument(Block):
     kind: ArgumentKind
     name: Identifier | None = None
     dtype: DType | None = None
-    shape: tuple[Expression, ...] | None = None  # each an expression over the config's args and problem.shapes
+    # Each axis an expression over the config's args and problem.shapes.
+    shape: Annotated[tuple[Expression, ...], Field(max_length=MAX_AXES)] | None = None
     value: Scalar | None = None  # scalar: a constant; absent: the config's argument of that name
     bytes: Expression | None = None  # workspace
 
     @field_validator("shape", mode="before")
     @classmethod
     def _dimensions_as_text(cls, shape: Any) -> Any:
-        return tuple(str(dim) if isinstance(dim, int) and not isinstance(dim, bool) else dim for dim in shape) if isinstance(shape, list | tuple) else shape
+        if not isinstance(shape, list | tuple):
+            return shape
+        return tuple(str(dim) if isinstance(dim, int) and not isinstance(dim, bool) else dim for dim in shape)
 
     @field_validator("bytes", mode="before")
     @classmethod
@@ -170,7 +180,7 @@ class Interface(Block):
     """The C function that every candidate exports with extern "C", its arguments in order."""
 
     entry: Identifier
-    arguments: tuple[Argument, ...] = Field(min_length=1)
+    arguments: tuple[Argument, ...] = Field(min_length=1, max_length=MAX_ARGUMENTS)
 
     @model_validator(mode="after")
     def _usable(self) -> Self:
@@ -227,7 +237,7 @@ class Task(Block):
     precision: Name
     problem: Problem
     baseline: Baseline
-    configs: tuple[Config, ...] = Field(min_length=1)
+    configs: tuple[Config, ...] = Field(min_length=1, max_length=MAX_CONFIGS)
     references: tuple[str, ...] = ()
     scoring: Scoring = Scoring.MIN_RATIO
     focus_config: str | None = None
@@ -262,5 +272,6 @@ class Task(Block):
 
     def variables(self, args: dict[str, Scalar]) -> dict[str, Scalar]:
         """What expressions may name: problem.shapes, overlaid with a config's (or an edge case's) own args."""
-        shapes = {key: value for key, value in self.problem.shapes.items() if isinstance(value, bool | int | float | str)}
+        scalar = (bool, int, float, str)
+        shapes = {key: value for key, value in self.problem.shapes.items() if isinstance(value, scalar)}
         return {**shapes, **args}

@@ -1,0 +1,376 @@
+"""The harness on its own: `python -m kernels.harness verify TASK KERNEL`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import structlog
+import typer
+
+from kernels.harness.requests import Build, GateLock, Judge, Measure, Measured
+from specs.errors import MachineError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specs.loader import LoadedTask
+    from specs.outcomes import BuildResult, Failure, Measurement, Metrics, Verdict
+
+# Set before any command loads numpy: its idle BLAS threads would spin on the very core that is being timed.
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_variable] = "1"
+
+PASSED, REFUSED, USER_ERROR, MACHINE_ERROR = 0, 1, 2, 3
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+
+TaskFile = Annotated[Path, typer.Argument(metavar="TASK", help="Task file.", show_default=False)]
+KernelFile = Annotated[Path, typer.Argument(metavar="KERNEL", help="Source of the candidate.", show_default=False)]
+Policy = Literal["required", "preferred", "off"]
+SandboxOption = Annotated[Policy, typer.Option(help="Whether a runner needs bubblewrap around it.")]
+BuildsOption = Annotated[Path, typer.Option(help="Folder of content-addressed builds.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
+BUILDS = Path(".ferret/builds")
+
+
+class _Session:
+    """A task file and what every command does with it first."""
+
+    def __init__(self, task_file: Path, builds: Path, sandbox: Policy) -> None:
+        from specs.loader import load_task
+
+        self.loaded: LoadedTask = load_task(task_file)
+        self.task = self.loaded.task
+        self.builds = builds.absolute()
+        self.sandbox = sandbox
+        if self.task.gate is None:
+            raise UserError(f"{task_file}: gate: none given; a folder with gate.yaml and reference.py is needed")
+        self.gate = self.loaded.resolve(self.task.gate).absolute()
+
+    def lock(self) -> GateLock:
+        from kernels.harness import gate
+
+        return gate.lock(self.task, self.gate)
+
+    def build(
+        self, source: Path, role: Literal["candidate", "baseline"] = "candidate"
+    ) -> tuple[BuildResult, Path | None]:
+        from kernels.harness import build
+
+        if not source.is_file():
+            given = "is a folder" if source.is_dir() else "no such file"
+            raise UserError(f"kernel {source}: {given}; a source file is needed")
+        built = build.build(Build(task=self.task, source=source.absolute(), role=role, builds=self.builds))
+        return built.result, built.library
+
+    def baseline(self) -> Path:
+        program = self.task.baseline.program
+        if program is None:
+            raise UserError(
+                f"{self.loaded.path}: baseline.program: none given; a source file is needed to time against"
+            )
+        result, library = self.build(self.loaded.resolve(program), "baseline")
+        if library is None:
+            raise UserError(f"{self.loaded.path}: baseline.program: {program} does not build:\n{result.log_tail}")
+        return library
+
+    def judge(self, library: Path, lock: GateLock, *, held_out: bool = False) -> Verdict:
+        from kernels.harness import judge
+
+        return judge.judge(
+            Judge(
+                task=self.task, gate=self.gate, lock=lock, library=library, builds=self.builds,
+                held_out=held_out, sandbox=self.sandbox,
+            )
+        )  # fmt: skip
+
+    def measure(
+        self, lock: GateLock, candidate: Path, champion: Path | None, baseline: Path, samples: Path, max_seconds: float
+    ) -> Measured:
+        from kernels.harness import measure
+
+        answer = measure.measure(
+            Measure(
+                task=self.task, gate=self.gate, lock=lock, baseline=baseline, candidate=candidate, champion=champion,
+                builds=self.builds, samples=samples, sandbox=self.sandbox, max_seconds=max_seconds,
+            )
+        )  # fmt: skip
+        assert isinstance(answer, Measured)
+        return answer
+
+
+@app.command()
+def verify(
+    task: TaskFile,
+    kernel: KernelFile,
+    held_out: Annotated[bool, typer.Option(help="Also the gate's held-out cases.")] = False,
+    sandbox: SandboxOption = "preferred",
+    builds: BuildsOption = BUILDS,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a kernel and prove it right or wrong."""
+
+    def work() -> int:
+        session = _Session(task, builds, sandbox)
+        lock = session.lock()
+        result, library = session.build(kernel)
+        verdict = session.judge(library, lock, held_out=held_out) if library is not None else None
+        if as_json:
+            _print_json({"build": result, "verdict": verdict})
+        else:
+            _show_verdict(result, verdict)
+        return PASSED if verdict is not None and verdict.passed else REFUSED
+
+    _run(work)
+
+
+@app.command()
+def bench(
+    task: TaskFile,
+    kernel: KernelFile,
+    champion: Annotated[Path | None, typer.Option(help="Another kernel to time in the same rounds.")] = None,
+    max_seconds: Annotated[float, typer.Option(min=1, help="Sampling stops here at the latest.")] = 120,
+    samples: Annotated[Path | None, typer.Option(help="Where to put every raw sample, as JSON.")] = None,
+    sandbox: SandboxOption = "preferred",
+    builds: BuildsOption = BUILDS,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify a kernel, then time it against the baseline."""
+
+    def work() -> int:
+        session = _Session(task, builds, sandbox)
+        lock = session.lock()
+        rivals = [_proven(session, lock, champion, as_json=as_json)] if champion is not None else []
+        candidate = _proven(session, lock, kernel, as_json=as_json)
+        if candidate is None or None in rivals:
+            return REFUSED
+        with tempfile.TemporaryDirectory() as folder:
+            where = samples.absolute() if samples is not None else Path(folder) / "samples.json"
+            rival = rivals[0] if rivals else None
+            outcome = session.measure(lock, candidate, rival, session.baseline(), where, max_seconds).outcome
+        if as_json:
+            _print_json({"outcome": outcome})
+        elif outcome.failure is not None:
+            _show_failure(outcome.failure)
+        elif outcome.measurement is not None:
+            _show_measurement(session, outcome.measurement)
+        return PASSED if outcome.failure is None else REFUSED
+
+    _run(work)
+
+
+@app.command()
+def aa(
+    task: TaskFile,
+    kernel: Annotated[Path | None, typer.Option(help="Kernel to use; the task's seed without it.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Measurements to make.")] = 20,
+    max_seconds: Annotated[float, typer.Option(min=1, help="Longest time of one measurement.")] = 60,
+    sandbox: SandboxOption = "preferred",
+    builds: BuildsOption = BUILDS,
+    as_json: JsonOption = False,
+) -> None:
+    """Time a kernel against itself: how often would it win, where it never should?"""
+
+    def work() -> int:
+        session = _Session(task, builds, sandbox)
+        lock = session.lock()
+        source = kernel or (session.loaded.resolve(session.task.seed) if session.task.seed else None)
+        if source is None:
+            raise UserError(f"{task}: seed: none given, so --kernel must name a source")
+        library = _proven(session, lock, source, as_json=as_json)
+        if library is None:
+            return REFUSED
+        baseline = session.baseline()
+        gains = []
+        for trial in range(trials):
+            with tempfile.TemporaryDirectory() as folder:
+                where = Path(folder) / "samples.json"
+                outcome = session.measure(lock, library, library, baseline, where, max_seconds).outcome
+            if outcome.measurement is None or outcome.measurement.gain is None:
+                if outcome.failure is not None:
+                    _show_failure(outcome.failure)
+                return REFUSED
+            gains.append(outcome.measurement.gain)
+            if not as_json:
+                gain = gains[-1]
+                interval = f"{gain.low:.4f} to {gain.high:.4f}"
+                typer.echo(
+                    f"{trial + 1:4d}/{trials}  gain {gain.value:.4f} ({interval})  {outcome.measurement.seconds:.1f} s"
+                )
+        wins = sum(gain.low > 1 + session.task.search.min_gain for gain in gains)
+        if as_json:
+            _print_json({"trials": trials, "wins": wins, "gains": gains})
+        else:
+            needed = 1 + session.task.search.min_gain
+            typer.echo(f"won against itself {wins} of {trials} times (a win needs a gain over {needed:g})")
+        return PASSED if wins == 0 else REFUSED
+
+    _run(work)
+
+
+@app.command()
+def lock(task: TaskFile, builds: BuildsOption = BUILDS, as_json: JsonOption = False) -> None:
+    """Hash a task's gate and print the digest."""
+
+    def work() -> int:
+        locked = _Session(task, builds, "preferred").lock()
+        if as_json:
+            _print_json({"lock": locked})
+        else:
+            typer.echo(locked.digest)
+            for name, digest in sorted(locked.files.items()):
+                typer.echo(f"  {digest}  {name}")
+        return PASSED
+
+    _run(work)
+
+
+@app.command()
+def serve(
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="A request as JSON.")],
+    reply: Annotated[Path, typer.Argument(metavar="REPLY", help="Where the reply goes.")],
+) -> None:
+    """Answer one request of an activity: the gate process."""
+
+    def work() -> int:
+        from kernels.harness.serve import serve as answer
+
+        answer(request, reply)
+        return PASSED
+
+    _run(work)
+
+
+def _proven(session: _Session, lock: GateLock, source: Path, *, as_json: bool) -> Path | None:
+    """The built object of a kernel that passed the judge; None, and the reason printed, when it did not."""
+    result, library = session.build(source)
+    verdict = session.judge(library, lock) if library is not None else None
+    if verdict is not None and verdict.passed:
+        return library
+    if as_json:
+        _print_json({"build": result, "verdict": verdict})
+    else:
+        _show_verdict(result, verdict)
+    return None
+
+
+# ---------------------------------------------------------------- what a person sees
+
+
+def _show_verdict(result: BuildResult, verdict: Verdict | None) -> None:
+    if verdict is None:
+        typer.echo(f"{result.status.value.upper()}: the kernel was not built\n{result.log_tail}".rstrip())
+        return
+    if verdict.failure is not None:
+        _show_failure(verdict.failure)
+    else:
+        typer.echo(f"PASSED: {verdict.cases} calls checked")
+    for metrics in verdict.worst:
+        typer.echo(f"  {metrics.tensor}: {_told(metrics)}")
+    what = f"library {verdict.library[:12]}, gate {verdict.gate[:12]}"
+    typer.echo(f"  {what}, sandbox {verdict.sandbox}, {verdict.seconds:.1f} s")
+
+
+def _show_failure(failure: Failure) -> None:
+    stage = f", tensor {failure.first_failing_stage}" if failure.first_failing_stage else ""
+    typer.echo(f"REFUSED ({failure.kind.value}) in stage {failure.verification.value}{stage}")
+    typer.echo(f"  {failure.message}")
+    if failure.metrics is not None:
+        typer.echo(f"  {failure.metrics.tensor}: {_told(failure.metrics)}")
+
+
+def _told(metrics: Metrics) -> str:
+    shown = ("max_abs", "max_rel", "rel_l2", "cosine", "mismatch_fraction")
+    known = [(name, getattr(metrics, name)) for name in shown]
+    return ", ".join(f"{name} {value:.4g}" for name, value in known if value is not None) or "no finite distance"
+
+
+def _show_measurement(session: _Session, measurement: Measurement) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    with_champion = any(config.champion is not None for config in measurement.configs)
+    champion = ["champion us"] if with_champion else []
+    headings = ["config", "baseline us", *champion, "kernel us", "ratio", "95% interval", "spread", "rounds", "target"]
+    table = Table(*headings, title=f"{session.task.name}: against {session.task.baseline.source}")
+    for config in measurement.configs:
+        rival = [f"{config.champion.median_us:.1f}"] if config.champion is not None else []
+        table.add_row(
+            config.config,
+            f"{config.baseline.median_us:.1f}",
+            *rival,
+            f"{config.candidate.median_us:.1f}",
+            f"{config.ratio.value:.3f}",
+            f"{config.ratio.low:.3f} to {config.ratio.high:.3f}",
+            f"{config.baseline.spread:.1%} / {config.candidate.spread:.1%}",
+            str(config.candidate.samples),
+            f"{session.task.config(config.config).target_ratio:g}",
+        )
+    # A pipe has no width; the usual guess of 80 columns would break every cell.
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console.print(table)
+    score, gain, device = measurement.score, measurement.gain, measurement.device
+    interval = f"{score.low:.3f} to {score.high:.3f}"
+    console.print(
+        f"score {score.value:.3f} ({interval}, {session.task.scoring.value}), geomean {measurement.geomean:.3f}"
+    )
+    if gain is not None:
+        needed = 1 + session.task.search.min_gain
+        console.print(
+            f"gain over the champion {gain.value:.3f} ({gain.low:.3f} to {gain.high:.3f}), over {needed:g} wins"
+        )
+    console.print(f"{device.name}; {device.detail}; {device.toolkit}", soft_wrap=True)
+    console.print(f"sandbox {measurement.sandbox}, {measurement.seconds:.1f} s")
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    import json
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+    typer.echo(json.dumps({name: plain(value) for name, value in content.items()}))
+
+
+# ---------------------------------------------------------------- how a command ends
+
+
+def _run(work: Callable[[], int]) -> None:
+    from specs.errors import FerretError
+
+    try:
+        code = work()
+    except MachineError as error:
+        typer.echo(f"machine: {error}", err=True)
+        code = MACHINE_ERROR
+    except FerretError as error:
+        # A gate that cannot be used is a mistake in the task's own files, for its author to mend.
+        typer.echo(f"error: {error}", err=True)
+        code = USER_ERROR
+    except KeyboardInterrupt:
+        code = 130
+    raise typer.Exit(code)
+
+
+def _log_to_stderr() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING if sys.stderr.isatty() else logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+if __name__ == "__main__":
+    _log_to_stderr()
+    app()

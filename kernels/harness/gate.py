@@ -1,0 +1,251 @@
+"""The gate at work: lock it, load it from the very bytes that were hashed, make inputs and golden results.
+
+Everything a reference gives back is checked here, once, so that the judge never meets a malformed golden.
+"""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from kernels.harness import gate_files, gate_yaml
+from kernels.harness.compare import Limits
+from kernels.harness.dtypes import is_integer, numpy_dtype
+from kernels.harness.gate_yaml import Case
+from kernels.harness.requests import GateLock
+from specs import expressions
+from specs.errors import GateError
+from specs.schema import Argument, ArgumentKind, Interface, Scalar, Task
+
+__all__ = ["Case", "Gate", "Golden", "load", "lock", "numpy_dtype"]
+
+SCALE = ".scale"  # reference.py gives `<tensor>.scale` for the tensors whose error grows with what was summed
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """What the reference says: float64 arrays by tensor; a tensor of integer dtype may be an integer array."""
+
+    tensors: dict[str, np.ndarray]
+    scales: dict[str, np.ndarray]  # float64, of the tensor's shape; only for tensors whose reference gives one
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A loaded gate. `args` below are a config's or a case's own; problem.shapes lie under them."""
+
+    contract: str
+    deterministic: bool
+    distributions: tuple[str, ...]
+    limits: dict[str, Limits]  # every stage tensor, then every output, in checking order
+    edges: tuple[Case, ...]
+    held_out: tuple[Case, ...]  # judged only at final acceptance
+    task: Task
+    make_inputs: Callable[..., Any]
+    reference: Callable[..., Any]
+
+    def inputs(self, rng: np.random.Generator, args: Mapping[str, Scalar], distribution: str) -> dict[str, np.ndarray]:
+        """Read-only C-ordered arrays, one an input argument, of its dtype and shape. Raises GateError."""
+        variables = self.task.variables(dict(args))
+        where = f"make_inputs for {_told(args)}, distribution {distribution!r}"
+        given = _call(where, self.make_inputs, rng, dict(variables), distribution)
+        arguments = _interface(self.task).of(ArgumentKind.INPUT)
+        _same_names(where, given, {_name(argument) for argument in arguments}, set())
+        made: dict[str, np.ndarray] = {}
+        for argument in arguments:
+            name = _name(argument)
+            array = _array(where, name, given[name], shape_of(argument, variables))
+            wanted = numpy_dtype(_dtype(argument))
+            if array.dtype != wanted:
+                raise GateError(f"reference.py: {where}: {name} has dtype {array.dtype}; {wanted} is needed")
+            made[name] = np.array(array, order="C")
+            made[name].setflags(write=False)  # a reference that changes its inputs is then an error, not a wrong golden
+        return made
+
+    def golden(self, inputs: Mapping[str, np.ndarray], args: Mapping[str, Scalar]) -> Golden:
+        """The reference's results for these inputs, every one checked. Raises GateError."""
+        variables = self.task.variables(dict(args))
+        where = f"reference for {_told(args)}"
+        with np.errstate(all="ignore"):  # inf and NaN on purpose are part of some contracts
+            given = _call(where, self.reference, dict(inputs), dict(variables))
+        arguments = {_name(a): a for a in _interface(self.task).of(ArgumentKind.STAGE, ArgumentKind.OUTPUT)}
+        _same_names(where, given, set(arguments), {name + SCALE for name in arguments})
+        tensors: dict[str, np.ndarray] = {}
+        scales: dict[str, np.ndarray] = {}
+        for name, argument in arguments.items():
+            shape = shape_of(argument, variables)
+            tensors[name] = _array(where, name, given[name], shape)
+            whole = is_integer(_dtype(argument))
+            if tensors[name].dtype != np.float64 and not (whole and tensors[name].dtype.kind in "iu"):
+                needed = "float64 or an integer dtype" if whole else "float64"
+                raise GateError(f"reference.py: {where}: {name} has dtype {tensors[name].dtype}; {needed} is needed")
+            if name + SCALE in given:
+                scales[name] = _scale(where, name + SCALE, given[name + SCALE], tensors[name])
+        return Golden(tensors, scales)
+
+
+def lock(task: Task, folder: Path) -> GateLock:
+    """Hash the gate folder together with the task's interface, configs and flags. Raises GateError."""
+    return gate_files.lock_of(task, gate_files.read(folder))
+
+
+def load(task: Task, folder: Path, lock: GateLock) -> Gate:
+    """The gate, made from bytes that were read once and are those that were locked.
+
+    Raises GateTampered when they are not, GateError when they cannot judge this task.
+    """
+    contents = gate_files.read(folder)
+    gate_files.verify(task, contents, lock)
+    parsed = gate_yaml.parse(contents["gate.yaml"])
+    _fit(task, parsed)
+    module = _execute(contents["reference.py"])
+    return Gate(
+        contract=parsed.contract,
+        deterministic=parsed.deterministic,
+        distributions=parsed.distributions,
+        limits=dict(parsed.tensors),
+        edges=parsed.edges,
+        held_out=parsed.held_out,
+        task=task,
+        make_inputs=_function(module, "make_inputs"),
+        reference=_function(module, "reference"),
+    )
+
+
+def shape_of(argument: Argument, variables: Mapping[str, object]) -> tuple[int, ...]:
+    """An argument's dimensions for these arguments. Raises GateError when an expression cannot be evaluated."""
+    try:
+        return tuple(expressions.evaluate(dimension, variables) for dimension in argument.shape or ())
+    except ValueError as error:
+        raise GateError(f"interface: shape of {argument.name}: {error}") from None
+
+
+def _fit(task: Task, parsed: gate_yaml.GateYaml) -> None:
+    """Whether gate.yaml judges every tensor of the task's interface, on cases that give all it needs."""
+    interface = _interface(task)
+    stages = {_name(a) for a in interface.of(ArgumentKind.STAGE)}
+    checked = {_name(a): a for a in interface.of(ArgumentKind.STAGE, ArgumentKind.OUTPUT)}
+    accepted = f"accepted: {', '.join(checked)}"
+    for name in parsed.tensors:
+        if name not in checked:
+            raise GateError(f"gate.yaml: tensors.{name}: not a stage tensor or output of the interface; {accepted}")
+    for name, argument in checked.items():
+        if name not in parsed.tensors:
+            raise GateError(f"gate.yaml: tensors.{name}: missing; every stage tensor and output needs limits")
+        if not parsed.tensors[name].given and not is_integer(_dtype(argument)):
+            raise GateError(f"gate.yaml: tensors.{name}: no limit given; accepted: {gate_yaml.ACCEPTED['Limits']}")
+    order = list(parsed.tensors)
+    for earlier, later in itertools.pairwise(order):
+        if later in stages and earlier not in stages:
+            raise GateError(
+                f"gate.yaml: tensors.{later}: a stage tensor comes before the outputs, here after {earlier}"
+            )
+
+    taken = {config.name for config in task.configs}
+    for field, cases in (("edges", parsed.edges), ("held_out", parsed.held_out)):
+        for index, case in enumerate(cases):
+            if case.name in taken:
+                raise GateError(f"gate.yaml: {field}[{index}].name: {case.name!r} is also the name of a config")
+            _covers(interface, task.variables(case.args), f"gate.yaml: {field}[{index}].args")
+    for config in task.configs:
+        _covers(interface, task.variables(config.args), f"task {task.name}: config {config.name!r}")
+
+
+def _covers(interface: Interface, variables: Mapping[str, object], where: str) -> None:
+    """Raises GateError when the interface names something that these arguments do not give."""
+    for argument in interface.arguments:
+        if argument.kind is ArgumentKind.SCALAR and argument.value is None and argument.name not in variables:
+            raise GateError(f"{where}: the interface's scalar {argument.name} is not given")
+        for expression in (*(argument.shape or ()), *([argument.bytes] if argument.bytes else [])):
+            try:
+                expressions.evaluate(expression, variables)
+            except ValueError as error:
+                raise GateError(f"{where}: {argument.name}: {error}") from None
+
+
+def _execute(source: bytes) -> ModuleType:
+    module = ModuleType("gate_reference")
+    try:
+        # The text was hashed against the lock a moment ago; importing it from the folder would read the file again.
+        exec(compile(source, "reference.py", "exec"), module.__dict__)  # noqa: S102
+    except Exception as error:
+        raise GateError(f"reference.py cannot be loaded: {_described(error)}") from error
+    return module
+
+
+def _function(module: ModuleType, name: str) -> Callable[..., Any]:
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise GateError(f"reference.py defines no function {name}")
+    return function  # type: ignore[no-any-return]
+
+
+def _call(where: str, function: Callable[..., Any], *arguments: object) -> dict[str, Any]:
+    try:
+        given = function(*arguments)
+    except Exception as error:
+        raise GateError(f"reference.py: {where}: {_described(error)}") from error
+    if not isinstance(given, dict):
+        raise GateError(f"reference.py: {where}: a dict of arrays is needed, {type(given).__name__} given")
+    return given
+
+
+def _described(error: Exception) -> str:
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "reference.py"]
+    if isinstance(error, SyntaxError):
+        lines = [error.lineno]
+    return f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
+
+
+def _same_names(where: str, given: Mapping[str, Any], needed: set[str], optional: set[str]) -> None:
+    if missing := sorted(needed - given.keys()):
+        raise GateError(f"reference.py: {where}: gives no {', '.join(missing)}")
+    if surplus := sorted(str(name) for name in given.keys() - needed - optional):
+        accepted = ", ".join(sorted(needed | optional))
+        raise GateError(f"reference.py: {where}: gives {', '.join(surplus)}; accepted: {accepted}")
+
+
+def _array(where: str, name: str, given: object, shape: tuple[int, ...]) -> np.ndarray:
+    if not isinstance(given, np.ndarray | np.generic):
+        raise GateError(f"reference.py: {where}: {name} is a {type(given).__name__}; a numpy array is needed")
+    array = np.asarray(given)
+    if array.shape != shape:
+        raise GateError(f"reference.py: {where}: {name} has shape {list(array.shape)}; {list(shape)} is needed")
+    return array
+
+
+def _scale(where: str, name: str, given: object, golden: np.ndarray) -> np.ndarray:
+    scale = _array(where, name, given, golden.shape)
+    if scale.dtype != np.float64:
+        raise GateError(f"reference.py: {where}: {name} has dtype {scale.dtype}; float64 is needed")
+    usable = (scale >= 0) & np.isfinite(scale)
+    if not (usable | ~np.isfinite(golden)).all():
+        raise GateError(f"reference.py: {where}: {name} must be finite and not negative wherever the golden is finite")
+    return scale
+
+
+def _interface(task: Task) -> Interface:
+    if task.interface is None:
+        raise GateError(f"task {task.name} has no interface; a gate judges the function it describes")
+    return task.interface
+
+
+def _name(argument: Argument) -> str:
+    assert argument.name is not None
+    return argument.name
+
+
+def _dtype(argument: Argument) -> Any:
+    assert argument.dtype is not None
+    return argument.dtype
+
+
+def _told(args: Mapping[str, Scalar]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in args.items()) or "no arguments"

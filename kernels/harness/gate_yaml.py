@@ -1,0 +1,100 @@
+"""gate.yaml as types: what is compared, how closely, and on which shapes beyond the task's configs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from kernels.harness.compare import Limits
+from specs.errors import GateError
+from specs.schema import Name, Scalar
+
+ACCEPTED = {
+    "GateYaml": "contract, deterministic, distributions, tensors, edges, held_out",
+    "Case": "name, args",
+    "Limits": ", ".join(Limits.model_fields),
+}
+
+
+class Case(BaseModel):
+    """One set of shape arguments beyond the task's configs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    args: dict[str, Scalar]
+
+
+class GateYaml(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    contract: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    deterministic: bool
+    distributions: tuple[Name, ...] = Field(min_length=1)
+    tensors: dict[str, Limits] = Field(min_length=1)  # in checking order
+    edges: tuple[Case, ...] = ()
+    held_out: tuple[Case, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _an_empty_entry_is_no_limit(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("tensors"), dict):
+            tensors = {name: {} if limits is None else limits for name, limits in data["tensors"].items()}
+            data = {**data, "tensors": tensors}
+        return data
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        for what, names in (
+            ("distributions", list(self.distributions)),
+            ("edges and held_out", [case.name for case in (*self.edges, *self.held_out)]),
+        ):
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"{what}: names must differ, given twice: {', '.join(twice)}")
+        return self
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe loading that refuses a key given twice: the second would silently replace the first one's limits."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def parse(content: bytes) -> GateYaml:
+    """Raises GateError naming the field, what was given and what is accepted."""
+    try:
+        data = yaml.load(content, Loader=_Loader)  # noqa: S506  # derives from SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise GateError(f"gate.yaml{line}: {error.problem or error.context}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise GateError(f"gate.yaml: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise GateError(f"gate.yaml: a mapping with {ACCEPTED['GateYaml']} is needed, {type(data).__name__} given")
+    try:
+        return GateYaml.model_validate(data)
+    except ValidationError as error:
+        raise GateError("; ".join(_problem(dict(detail)) for detail in error.errors())) from None
+
+
+def _problem(detail: dict[str, Any]) -> str:
+    parts = [part for part in detail["loc"] if part not in ("bool", "int", "float", "str")]
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+    where = f"gate.yaml: {field}: " if field else "gate.yaml: "
+    if detail["type"] == "missing":
+        return f"{where}missing"
+    if detail["type"] == "extra_forbidden":
+        model = {1: "GateYaml", 3: "Limits" if parts[0] == "tensors" else "Case"}.get(len(parts), "GateYaml")
+        return f"{where}unknown; accepted: {ACCEPTED[model]}"
+    given = "" if isinstance(detail["input"], dict) else f", {detail['input']!r} given"
+    return f"{where}{detail['msg'].removeprefix('Value error, ')}{given}"

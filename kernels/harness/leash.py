@@ -1,0 +1,107 @@
+"""Run a program that must not outlive us: its own process group, its own limits, killed whole.
+
+The program runs under this very file as a small supervisor. When the starter dies, even of SIGKILL, the kernel tells
+the supervisor, which takes the whole group down: a compiler has children that a plain kill would leave behind.
+Run as `python -I -S leash.py STARTER_PID CPU_S MEMORY_BYTES FILE_BYTES PROGRAM ARGUMENT...`.
+"""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    cpu_s: int
+    memory_bytes: int
+    file_bytes: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    returncode: int  # negative: the signal that ended the supervisor itself
+    timed_out: bool
+    seconds: float
+
+
+def run(
+    argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path, timeout_s: float, limits: Limits
+) -> Finished:
+    """Run `argv` in `folder` with both its outputs appended to `log`. OSError when it cannot be started or logged."""
+    numbers = (os.getpid(), limits.cpu_s, limits.memory_bytes, limits.file_bytes)
+    leashed = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), *map(str, numbers), *argv]
+    started = time.monotonic()
+    timed_out = False
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            leashed,
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(timeout=max(timeout_s, 0.001))
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        finally:
+            # Also after a normal end: nothing that the program left running may stay.
+            _kill_group(process.pid)
+            process.wait()
+    return Finished(process.returncode, timed_out, time.monotonic() - started)
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _supervise(arguments: list[str]) -> int:
+    starter, cpu_s, memory_bytes, file_bytes = (int(number) for number in arguments[:4])
+
+    def end(signum: int, frame: object) -> None:
+        os.killpg(0, signal.SIGKILL)
+
+    signal.signal(signal.SIGTERM, end)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != starter:  # it died before the line above took hold
+        return 1
+    program = os.fork()
+    if program == 0:
+        try:
+            for kind, limit in (
+                (resource.RLIMIT_CPU, cpu_s),
+                (resource.RLIMIT_AS, memory_bytes),
+                (resource.RLIMIT_FSIZE, file_bytes),
+                (resource.RLIMIT_CORE, 0),
+            ):
+                hard = resource.getrlimit(kind)[1]
+                limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+                resource.setrlimit(kind, (limit, limit))
+            # Python adds LC_CTYPE on its own where LANG is C; the program is to see what it was given and nothing else.
+            environment = {name: value for name, value in os.environ.items() if name != "LC_CTYPE"}
+            os.execve(arguments[4], arguments[4:], environment)  # noqa: S606  # no shell is wanted
+        except OSError as error:
+            os.write(2, f"{arguments[4]}: {error.strerror}\n".encode())
+        os._exit(127)
+    code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(_supervise(sys.argv[1:]))

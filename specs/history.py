@@ -1,0 +1,38 @@
+"""The run's past in brief: what lists, reports and acceptance work from."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from specs.outcomes import BlobRef, Ending, Origin, Stage, Value
+
+
+class Champion(Value):
+    version: str
+    index: int
+    source: BlobRef
+    library: BlobRef
+    score: float
+    ratios: dict[str, float]
+
+
+class HistoryLine(Value):
+    """One iteration in brief: what lists, tables and continue-as-new carry. The whole is the child's result."""
+
+    index: int
+    version: str
+    stage: Stage
+    ending: Ending
+    label: str
+    origin: Origin | None = None
+    reason: str = Field(max_length=400)
+    source: BlobRef | None = None
+    normal: str | None = None
+    score: float | None = None
+    gain: float | None = None
+    ratios: dict[str, float] = Field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def is_win(self) -> bool:
+        return self.ending is Ending.WIN

@@ -28,7 +28,8 @@ _SOLID = {"raw", "literal", "number", "word"}
 
 
 def normal_digest(source: bytes, language: Language) -> str:
-    """sha256 of the normal form. Sources that a compiler could tell apart (other than by line numbers) differ."""
+    """sha256 of the normal form. Sources that a compiler could tell apart differ, line numbers and spaces
+    inside stringified macro arguments aside."""
     text = source.decode(errors="surrogateescape")
     folded = _fold_python(text) if language is Language.TRITON else _fold_c(text)
     return hashlib.sha256(folded.encode(errors="surrogateescape")).hexdigest()
@@ -59,7 +60,10 @@ def _fold_c(text: str) -> str:
             directive, previous, gap = True, "newline", False
         # `#define F (x)` is not `#define F(x)`; elsewhere a space only matters between two tokens that could merge.
         mergeable = (
-            (kind in _SOLID) == (previous in _SOLID) or "literal" in (kind, previous) or "raw" in (kind, previous)
+            (kind in _SOLID) == (previous in _SOLID)
+            or "literal" in (kind, previous)
+            or "raw" in (kind, previous)
+            or (previous == "number" and text_of in ("+", "-", "."))  # `0x1e +1` is a sum, `0x1e+1` one odd number
         )
         if gap and previous != "newline" and (directive or mergeable):
             out.append(" ")

@@ -50,7 +50,7 @@ class BuildStatus(StrEnum):
     BUILT = "built"  # a shared object exists
     FAILED = "failed"  # the compiler or linker said no
     TIMED_OUT = "timed_out"  # the compiler ran past its limit
-    REFUSED = "refused"  # built, but the binary audit found something that is not allowed
+    REFUSED = "refused"  # the source or the built object holds something that is not allowed
 
 
 class BuildResult(Value):
@@ -67,7 +67,8 @@ class BuildResult(Value):
     @model_validator(mode="after")
     def _binary_means_built(self) -> Self:
         if (self.status is BuildStatus.BUILT) != (self.library is not None):
-            raise ValueError(f"a build that is {self.status.value} must {'not ' if self.library else ''}carry a library")
+            must = "must not" if self.library else "must"
+            raise ValueError(f"a build that is {self.status.value} {must} carry a library")
         return self
 
     @property

@@ -37,7 +37,10 @@ class Plan(Value):
             baseline=task.baseline.source[:200],
             scoring=task.scoring,
             focus_config=task.focus_config,
-            configs=tuple(ConfigTarget(name=c.name, target_ratio=c.target_ratio, weight=c.weight) for c in task.configs),
+            configs=tuple(
+                ConfigTarget(name=config.name, target_ratio=config.target_ratio, weight=config.weight)
+                for config in task.configs
+            ),
             stage_gate=task.stage_gate,
             search=task.search,
             model=task.model,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 
 from pydantic import BaseModel, Field
 
 from kernels.harness.requests import GateLock, Sandbox
+from specs.history import Champion as Champion
+from specs.history import HistoryLine as HistoryLine
 from specs.outcomes import (
     Acceptance,
     BaselineTimes,
@@ -15,7 +18,7 @@ from specs.outcomes import (
     Charge,
     Ending,
     Iteration,
-    Origin,
+    Measurement,
     Proposal,
     Stage,
     Value,
@@ -38,37 +41,6 @@ class Phase(StrEnum):
     DELIVERING = "delivering"
     DONE = "done"
     CANCELLED = "cancelled"
-
-
-class Champion(Value):
-    version: str
-    index: int
-    source: BlobRef
-    library: BlobRef
-    score: float
-    ratios: dict[str, float]
-
-
-class HistoryLine(Value):
-    """One iteration in brief: what lists, tables and continue-as-new carry. The whole is the child's result."""
-
-    index: int
-    version: str
-    stage: Stage
-    ending: Ending
-    label: str
-    origin: Origin | None = None
-    reason: str = Field(max_length=400)
-    source: BlobRef | None = None
-    normal: str | None = None
-    score: float | None = None
-    gain: float | None = None
-    ratios: dict[str, float] = Field(default_factory=dict)
-    seconds: float = 0.0
-
-    @property
-    def is_win(self) -> bool:
-        return self.ending is Ending.WIN
 
 
 class Submission(Value):
@@ -95,6 +67,7 @@ class RunState(BaseModel):
     """Everything that survives continue-as-new."""
 
     phase: Phase = Phase.STARTING
+    started: datetime | None = None  # of the whole run, kept across continue-as-new
     stage: Stage = Stage.REPRODUCE
     budget: Budget
     next_index: int = 0
@@ -104,6 +77,7 @@ class RunState(BaseModel):
     stalls: int = 0
     script_position: int = 0  # how many of the optimiser's own proposals were played
     champion: Champion | None = None
+    measurement: Measurement | None = None  # the champion's, as it won
     champions: list[Champion] = Field(default_factory=list)  # every win in order: acceptance falls back along it
     history: list[HistoryLine] = Field(default_factory=list)
     lock: GateLock | None = None
@@ -127,6 +101,7 @@ class RunInput(BaseModel):
     sandbox: Sandbox = "preferred"
     state: RunState | None = None
     history_events_limit: int | None = None  # continue as new after this many events; None: when the server suggests it
+    device_patience_s: float = Field(default=900, gt=0)  # a step that waits longer for its device calls the device lost
 
 
 class IterationInput(Value):
@@ -141,9 +116,10 @@ class IterationInput(Value):
     submission: Submission | None  # judge this instead of asking the optimiser
     script_position: int
     use_seed: bool
-    tried: dict[str, str]  # normalised digest -> version
+    tried: dict[str, str]  # start of the normalised digest (TRIED_LENGTH) -> version
     hints: tuple[str, ...]
     sandbox: Sandbox
+    device_patience_s: float = 900
 
 
 class IterationResult(Value):
@@ -187,6 +163,7 @@ class Status(BaseModel):
     gate_digest: str | None
     acceptance: Acceptance | None
     delivery: Delivery | None
+    measurement: Measurement | None = None  # the champion's, with intervals
 
 
 class Best(BaseModel):

@@ -23,7 +23,7 @@ WRITTEN = (ArgumentKind.OUTPUT, ArgumentKind.STAGE)
 Differs = Callable[[np.ndarray, np.ndarray], int | None]
 
 
-class CandidateFault(Exception):  # noqa: N818  an outcome on its way, not an error
+class CandidateFault(Exception):
     """Something the candidate did; becomes a Failure where verification stage and case are known."""
 
     def __init__(

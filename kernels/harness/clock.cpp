@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -68,6 +69,12 @@ int await(std::atomic<std::uint32_t>* word, std::uint32_t token, int pidfd, doub
     }
 }
 
+std::uint64_t preemptions() {
+    rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return static_cast<std::uint64_t>(usage.ru_nivcsw);
+}
+
 void move_to(int core) {
     cpu_set_t cores;
     CPU_ZERO(&cores);
@@ -112,6 +119,7 @@ struct FerretCall {
     const std::uint64_t* probes;  // offsets in the arena
     std::uint64_t probe_count;
     unsigned char* probed;
+    std::uint64_t preempted;  // out: how often this thread lost its core while the clock ran
 };
 
 // Bytes [from, to) of the concatenated ranges.
@@ -148,6 +156,7 @@ int ferret_call(FerretCall* call) {
     if (call->status != kAnswered) return call->status;
 
     // Where the buffers are is told only now: nothing in the runner could have begun before the clock did.
+    const std::uint64_t before = preemptions();
     const double begin = now();
     control->kind = call->kind;
     std::memcpy(control->slots, call->slots, call->count * sizeof(std::uint64_t));
@@ -157,12 +166,12 @@ int ferret_call(FerretCall* call) {
     const double end = now();
     if (call->status != kAnswered) return call->status;
     call->microseconds = (end - begin) * 1e6;
-
     for (std::uint64_t p = 0; p < call->probe_count; ++p)
         std::memcpy(call->probed + p * kLine, call->arena + call->probes[p], kLine);
     copy_part(call, call->start, call->total);
     copy_part(call, 0, call->start);
     syscall(SYS_pidfd_send_signal, call->pidfd, SIGSTOP, nullptr, 0);
+    call->preempted = preemptions() - before;
     return call->status;
 }
 

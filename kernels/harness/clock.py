@@ -55,6 +55,7 @@ class _Call(ctypes.Structure):
         ("probes", ctypes.c_void_p),
         ("probe_count", ctypes.c_uint64),
         ("probed", ctypes.c_void_p),
+        ("preempted", ctypes.c_uint64),
     )
 
 
@@ -87,6 +88,7 @@ class Reading:
     snapshot: np.ndarray  # u8, the ranges one after the other, as they were when the runner answered
     probes: np.ndarray  # u64 offsets in the arena
     probed: np.ndarray  # u8 `[probes, LINE]`, what stood there before the copy began
+    preempted: int  # how often the clock's thread lost its core meanwhile
 
 
 class Clock:
@@ -172,7 +174,7 @@ class Clock:
             probed=probed.ctypes.data,
         )
         answer = Answer(self._library.ferret_call(ctypes.byref(call)))
-        return Reading(answer, float(call.microseconds), snapshot, probes, probed)
+        return Reading(answer, float(call.microseconds), snapshot, probes, probed, int(call.preempted))
 
     def differs(self, a: np.ndarray, b: np.ndarray) -> int | None:
         """Index of the first byte in which two u8 arrays of one length differ; None when they are equal."""

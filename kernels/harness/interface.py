@@ -14,8 +14,6 @@ from specs import expressions
 from specs.errors import UserError
 from specs.schema import Argument, ArgumentKind, DType, Interface, Scalar
 
-MAX_ARGUMENTS = 64  # slots on the control page, see protocol.h
-
 POINTERS = (ArgumentKind.INPUT, ArgumentKind.OUTPUT, ArgumentKind.STAGE, ArgumentKind.WORKSPACE)
 
 _C_TYPES = {
@@ -121,9 +119,6 @@ def _host_arguments(interface: Interface) -> tuple[Argument, ...]:
     if streams := interface.of(ArgumentKind.STREAM):
         name = streams[0].name or "stream"
         raise UserError(f"interface {interface.entry}: argument {name!r} is a stream; a kernel on the CPU has none")
-    if len(interface.arguments) > MAX_ARGUMENTS:
-        count = len(interface.arguments)
-        raise UserError(f"interface {interface.entry}: {count} arguments; at most {MAX_ARGUMENTS} are accepted")
     return interface.arguments
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import structlog
 
 from kernels.harness import device, gate, trial
-from kernels.harness.arena import CandidateFault
+from kernels.harness.arena import Arena, CandidateFault
 from kernels.harness.gate import Case, Gate
 from kernels.harness.requests import Judge
 from kernels.harness.runner import Runner, RunnerKilled, Tools
@@ -32,7 +32,7 @@ DEVICE_WAIT_S = 600.0  # as long as a measurement may wait for us
 Examine = Callable[[Runner, Question, np.random.Generator], None]
 
 
-class _Refused(Exception):  # noqa: N818  an outcome on its way, not an error
+class _Refused(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
@@ -52,7 +52,8 @@ def judge(request: Judge) -> Verdict:
         trial.tools(request.task, request.builds, request.sandbox) as tools,
         device.lock(tools.cores.runner, DEVICE_WAIT_S, shared=True),
     ):
-        court = _Court(request.task, loaded, tools, library, request.held_out, request.call_timeout_s)
+        trusted = request.library if request.role == "baseline" else None
+        court = _Court(request.task, loaded, tools, library, trusted, request.held_out, request.call_timeout_s)
         try:
             court.hear()
         except _Refused as refused:
@@ -86,11 +87,13 @@ class _Court:
     gate: Gate
     tools: Tools
     library: bytes
+    trusted: Path | None  # where the vendor's object lies, when it is that which is judged
     held_out: bool
     timeout_s: float
     calls: int = 0
     worst: dict[str, Metrics] = field(default_factory=dict)
     _runner: Runner | None = None
+    _arena: Arena | None = None
     _lost: int = 0
 
     def __post_init__(self) -> None:
@@ -114,6 +117,12 @@ class _Court:
         self._stress()
 
     def close(self) -> None:
+        self._release()
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
+
+    def _release(self) -> None:
         if self._runner is not None:
             self._runner.close()
             self._runner = None
@@ -145,7 +154,7 @@ class _Court:
             except CandidateFault as fault:
                 raise _Refused(_failure(stage, case, told, fault)) from None
             except RunnerKilled as killed:
-                self.close()
+                self._release()
                 self._lost += 1
                 log.warning("runner_killed", case=case.name, attempt=attempt, reason=str(killed))
                 if attempt == 2:
@@ -160,8 +169,12 @@ class _Court:
 
     def _loaded(self) -> Runner:
         if self._runner is None:
-            size = trial.arena_bytes(self.task, [*self.configs, *self.edges])
-            self._runner = Runner(self.tools, size, candidate=self.library)
+            if self._arena is None:
+                self._arena = Arena(trial.arena_bytes(self.task, [*self.configs, *self.edges]))
+            if self.trusted is not None:
+                self._runner = Runner(self.tools, self._arena, trusted=self.trusted)
+            else:
+                self._runner = Runner(self.tools, self._arena, candidate=self.library)
         return self._runner
 
     def _right(self, runner: Runner, question: Question, rng: np.random.Generator) -> None:

@@ -46,6 +46,10 @@ EMPTY_CALLS = 51  # hand-shakes whose median is the floor
 VOID_LIMIT = 3  # calls at or under the floor, on one config, that cannot be bad luck any more
 ROUNDS_AT_LEAST = 5  # even when the time is up: an interval over fewer rounds would look sure of itself for no reason
 
+# Rounds in which the system gave a core to somebody else are left out, but no more than this many beyond those kept: a
+# machine that is always busy has no better rounds to offer.
+DISTURBED_MORE = 10
+
 # How exactly ratios have to be known: min_gain near the decision, less where the contestants are far apart.
 SHARE_OF_DISTANCE = 0.25
 FINEST = 0.005
@@ -101,13 +105,13 @@ def half_width(min_gain: float, rival_us: list[float], candidate_us: list[float]
     return min(max(SHARE_OF_DISTANCE * distance, min_gain, FINEST), COARSEST)
 
 
-class _CandidateFailed(Exception):  # noqa: N818  an outcome on its way, not an error
+class _CandidateFailed(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
 
-class _Blame(Exception):  # noqa: N818  a fault that does not yet know whose failure it makes
+class _Blame(Exception):
     def __init__(self, name: Name, question: Question, fault: CandidateFault) -> None:
         super().__init__(fault.message)
         self.name = name
@@ -115,7 +119,7 @@ class _Blame(Exception):  # noqa: N818  a fault that does not yet know whose fai
         self.fault = fault
 
 
-class _PlayAgain(Exception):  # noqa: N818  not an error: new runners, and the round once more
+class _PlayAgain(Exception):
     pass
 
 
@@ -142,8 +146,12 @@ class _Contest:
         self.configs = [Case(name=c.name, args=c.args) for c in request.task.configs]
         self.times = {case.name: {name: [] for name in self._libraries} for case in self.configs}
         self._runners: dict[Name, Runner] = {}
+        # One for all contestants: they then read and write the very same pages, whose place in the machine's memory is
+        # worth more than many an optimisation. It is safe because all but the one in its call stand still.
+        self._arena: arena.Arena | None = None
         self._kills: dict[Name, int] = {}
         self._voids: dict[tuple[Name, str], int] = {}
+        self._disturbed: dict[str, int] = {}
         self._rng = trial.secret_rng()
         # Goldens are made and compared on the runners' core while the next inputs are drawn on the gate's; nothing of
         # it overlaps with a timed call.
@@ -221,6 +229,11 @@ class _Contest:
         self, index: int, question: Question, order: list[Name], answers: dict[Name, Answered], *, keep: bool
     ) -> None:
         us = {name: answers[name].microseconds for name in order}
+        disturbed = [name for name in order if self.tools.cores.spin and answers[name].disturbed]
+        key = question.case.name
+        lost = self._disturbed.get(key, 0)
+        left_out = bool(disturbed) and lost < len(self.times[key]["baseline"]) + DISTURBED_MORE
+        self._disturbed[key] = lost + left_out
         under = [name for name in order if us[name] <= self.floors_us[name][-1]]
         self.samples.append(
             {
@@ -229,21 +242,21 @@ class _Contest:
                 "distribution": question.distribution,
                 "order": order,
                 "microseconds": us,
-                "used": keep and not under,
+                "disturbed": disturbed,
+                "used": keep and not under and not left_out,
             }
         )
         for name in sorted(under):  # the baseline first: where even it is too fast, the config is too small to time
             # A sample that ran no longer than a call that does nothing says nothing; the whole round is void.
-            key = (name, question.case.name)
-            self._voids[key] = self._voids.get(key, 0) + 1
-            if self._voids[key] >= VOID_LIMIT:
+            count = self._voids[name, key] = self._voids.get((name, key), 0) + 1
+            if count >= VOID_LIMIT:
                 floor = self.floors_us[name][-1]
-                calls = f"{self._voids[key]} calls"
+                calls = f"{count} calls"
                 message = f"{calls} took no longer than an empty call ({floor:.3f} us), last {us[name]:.3f} us"
                 raise _Blame(name, question, CandidateFault(FailureKind.TOO_FAST, message))
-        if keep and not under:
+        if self.samples[-1]["used"]:
             for name, value in us.items():
-                self.times[question.case.name][name].append(value)
+                self.times[key][name].append(value)
 
     # ------------------------------------------------------------ checking
 
@@ -300,15 +313,16 @@ class _Contest:
     # ------------------------------------------------------------ the runners
 
     def _start(self) -> None:
-        size = trial.arena_bytes(self.request.task, self.configs)
+        if self._arena is None:
+            self._arena = arena.Arena(trial.arena_bytes(self.request.task, self.configs))
         loading = Question(self.configs[0], "loading", {}, (), {}, {})
         for name in list(self._libraries):
             try:
                 if name == "baseline":
-                    runner = Runner(self.tools, size, trusted=self.request.baseline)
+                    runner = Runner(self.tools, self._arena, trusted=self.request.baseline)
                     self.description = runner.description
                 else:
-                    runner = Runner(self.tools, size, candidate=self._libraries[name])
+                    runner = Runner(self.tools, self._arena, candidate=self._libraries[name])
                 self._runners[name] = runner
                 empty = [runner.empty(self._rng) for _ in range(EMPTY_CALLS)]
             except CandidateFault as fault:
@@ -325,6 +339,9 @@ class _Contest:
         for runner in self._runners.values():
             runner.close()
         self._runners.clear()
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
 
 
 def _rounds(times: dict[Name, list[float]]) -> statistics.Rounds:

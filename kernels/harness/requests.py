@@ -53,6 +53,7 @@ class Judge(Value):
     gate: Path
     lock: GateLock
     library: Path
+    role: Literal["candidate", "baseline"] = "candidate"  # a baseline is ours: it may bring the vendor's libraries
     builds: Path
     held_out: bool = False  # also the gate's held-out cases: final acceptance only
     sandbox: Sandbox = "preferred"

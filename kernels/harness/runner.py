@@ -40,6 +40,7 @@ NO_RANGES = np.zeros((0, 2), dtype=np.uint64)
 _STATE, _TRAPPED, _TEXT, _TEXT_BYTES = 0, 4, 8, 2048
 _STARTING, _LOADING, _LOADED, _NOT_LOADED = range(4)
 
+_PREEMPTIONS = "nonvoluntary_ctxt_switches"
 _NEW_PROCESS = {"x86_64": {56, 57, 58, 59, 322}, "aarch64": {220, 221, 281}}  # clone, fork, vfork, execve, execveat
 
 
@@ -69,13 +70,21 @@ def build_runner(interface: Interface, builds: Path) -> Path:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Called:
+    reading: Reading
+    disturbed: bool  # runner or clock lost its core to somebody else meanwhile; known of flushed calls only
+
+
 class Runner:
     """One object in one process. Stopped (SIGSTOP) whenever it is not in a call."""
 
     def __init__(
-        self, tools: Tools, arena_bytes: int, *, candidate: bytes | None = None, trusted: Path | None = None
+        self, tools: Tools, arena: Arena, *, candidate: bytes | None = None, trusted: Path | None = None
     ) -> None:
         """Start and load; exactly one of `candidate` (the object's bytes) and `trusted` (its path) is given.
+
+        The arena stays the caller's; runners may share one, since no two of them ever run at the same time.
 
         Raises CandidateFault when the object cannot be loaded, RunnerLost when the runner itself did not start.
 
@@ -83,14 +92,13 @@ class Runner:
         """
         assert (candidate is None) != (trusted is None)
         self._tools = tools
+        self.arena = arena
         self._resources = contextlib.ExitStack()
         self._token = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._first: int | None = None  # pidfd of bubblewrap's first process
         self.description = ""
         try:
-            self.arena = Arena(arena_bytes)
-            self._resources.callback(self.arena.close)
             self._start(candidate, trusted)
             self._await_load()
         except BaseException:
@@ -182,18 +190,20 @@ class Runner:
 
     def call(
         self, filled: Filled, slots: np.ndarray, rng: np.random.Generator, *, flush: bool, timeout_s: float
-    ) -> Reading:
+    ) -> Called:
         """One call, timed by the gate; the runner is stopped again when this returns.
 
         Raises CandidateFault when it crashes, exits or hangs, when threads or processes are left behind, when anything
         outside outputs, stage tensors and workspace was changed, or when an output changed after the answer.
         """
+        before = int(_status(self.pid).get(_PREEMPTIONS, 0)) if flush else 0
         reading = self._exchange(Kind.CALL, slots, filled.ranges, rng, flush=flush, timeout_s=timeout_s)
         differs = self._tools.clock.differs
         filled.check_surroundings(differs)
-        self._check_alone()
+        status = _status(self.pid)
+        self._check_alone(status)
         filled.check_late(reading.snapshot, reading.probes, reading.probed, differs)
-        return reading
+        return Called(reading, disturbed=reading.preempted + int(status.get(_PREEMPTIONS, 0)) > before)
 
     def empty(self, rng: np.random.Generator) -> float:
         """Microseconds of a hand-shake that calls nothing."""
@@ -234,8 +244,7 @@ class Runner:
             if time.monotonic() > deadline:
                 raise RunnerLost(f"the runner did not stop within {STOP_TIMEOUT_S:g} s of SIGSTOP (state {state})")
 
-    def _check_alone(self) -> None:
-        status = _status(self.pid)
+    def _check_alone(self, status: dict[str, str]) -> None:
         threads = int(status.get("Threads", 1))
         if threads > 1:
             raise CandidateFault(
@@ -273,7 +282,7 @@ class Runner:
         return CandidateFault(FailureKind.CRASHED, f"died of {name} {when}{_HINTS.get(name, '')}")
 
     def close(self) -> None:
-        """Kill the runner and all it may have started, and let go of its memory. Safe to repeat."""
+        """Kill the runner and all it may have started. Safe to repeat."""
         if self._process is not None:
             if self._first is not None:
                 # The first process of a pid namespace takes everything in it along.
@@ -318,6 +327,7 @@ _HINTS = {
     "SIGBUS": " (a memory access outside what backs a mapping, or misaligned)",
     "SIGILL": " (an instruction that this processor does not have)",
     "SIGFPE": " (an integer division by zero or overflow)",
+    "SIGSYS": " (a system call that a kernel may not make: a process, a socket, a timer, a signal to others)",
     "SIGABRT": " (abort, an uncaught exception, or the C library found its heap damaged)",
     "SIGXCPU": " (over its limit of processor time)",
     "SIGXFSZ": " (tried to write a file)",

@@ -67,7 +67,7 @@ def unusable() -> str | None:
     if shutil.which("bwrap") is None:
         return "there is no bwrap on PATH"
     try:
-        command = [*_walls(), program]
+        command = [*_walls(), "--remount-ro", "/", program]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
@@ -90,6 +90,8 @@ def launch(isolation: Isolation, runner: Path, *, library_fd: int, trusted: Path
     else:
         for place in (trusted, *search_folders(trusted)):
             binds += ["--ro-bind", str(place), str(place)]
+    # Last, since the files above are bound below it.
+    binds += ["--remount-ro", "/"]
     return Launch((*_walls(), *binds), RUNNER, str(trusted) if trusted else LIBRARY)
 
 

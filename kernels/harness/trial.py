@@ -94,6 +94,7 @@ class Answered:
     microseconds: float
     tensors: Mapping[str, np.ndarray]
     filled: Filled
+    disturbed: bool = False  # see Called
 
 
 def put(
@@ -112,8 +113,9 @@ def put(
     offsets = arena.draw_layout(question.buffers, rng) if offsets is None else offsets
     filled = arena.fill(runner.arena, question.buffers, offsets, question.private, rng, stages=stages)
     given = {buffer.name: offsets[buffer.name] for buffer in filled.buffers}
-    reading = runner.call(filled, slots(interface, question.variables, given), rng, flush=flush, timeout_s=timeout_s)
-    return Answered(reading.microseconds, filled.tensors(reading.snapshot), filled)
+    called = runner.call(filled, slots(interface, question.variables, given), rng, flush=flush, timeout_s=timeout_s)
+    tensors = filled.tensors(called.reading.snapshot)
+    return Answered(called.reading.microseconds, tensors, filled, called.disturbed)
 
 
 def check(gate: Gate, answered: Answered, golden: Golden) -> list[Metrics]:

@@ -50,13 +50,14 @@ class Bench:
         )
         return built.result, built.library
 
-    def judge(self, library: Path, *, held_out: bool = False) -> Verdict:
+    def judge(self, library: Path, *, baseline: bool = False, held_out: bool = False) -> Verdict:
         return judge.judge(
             requests.Judge(
                 task=self.task,
                 gate=self.folder,
                 lock=self.lock,
                 library=library,
+                role="baseline" if baseline else "candidate",
                 builds=self.builds,
                 held_out=held_out,
             )
@@ -67,7 +68,7 @@ class Bench:
     ) -> Verdict:
         result, library = self.build(source, baseline=baseline, production=production)
         assert library is not None, result.log_tail
-        return self.judge(library, held_out=held_out)
+        return self.judge(library, baseline=baseline, held_out=held_out)
 
 
 @pytest.fixture(scope="session")

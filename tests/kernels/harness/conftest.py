@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +133,13 @@ class Bench:
 
     def judge(self, source: str, sandbox: Sandbox = "preferred", **changes: Any) -> Verdict:
         return judge(self.judge_request(self.library(source), sandbox=sandbox, **changes))
+
+
+@pytest.fixture(autouse=True)
+def own_device_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device lock of the test's own: no test waits for a run that happens beside it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 @pytest.fixture(scope="session")

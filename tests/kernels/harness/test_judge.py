@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,13 @@ CHEATS: dict[str, tuple[str, set[FailureKind]]] = {
         {FailureKind.EXITED},
     ),
     "starts_a_process": (kernel(before="if (fork() == 0) for (;;) fork();", top=INCLUDES), {FailureKind.THREADS}),
-    "runs_a_program": (kernel(before='std::system("true");', top=INCLUDES), {FailureKind.THREADS}),
+    # posix_spawn blocks every signal first, so the filter's word of which call it was cannot be left behind.
+    "runs_a_program": (kernel(before='std::system("true");', top=INCLUDES), {FailureKind.THREADS, FailureKind.CRASHED}),
     "leaves_a_thread_behind": (
-        kernel(before="static bool once = (std::thread([] { for (;;) pause(); }).detach(), true); (void)once;", top=INCLUDES),
+        kernel(
+            before="static bool once = (std::thread([] { for (;;) pause(); }).detach(), true); (void)once;",
+            top=INCLUDES,
+        ),
         {FailureKind.THREADS},
     ),
     "lets_a_thread_finish_later": (
@@ -155,7 +160,9 @@ def test_a_cheat_is_refused_for_what_it_did(bench: Bench, name: str) -> None:
     assert verdict.failure.kind in kinds, verdict.failure.message
 
 
-@pytest.mark.parametrize("name", ["segfaults", "exits_with_success", "starts_a_process", "lets_a_thread_finish_later", "kills_itself"])
+@pytest.mark.parametrize(
+    "name", ["segfaults", "exits_with_success", "starts_a_process", "lets_a_thread_finish_later", "kills_itself"]
+)
 def test_a_bare_process_holds_the_same_cheats(bench: Bench, name: str) -> None:
     """Without bubblewrap the verdict on what a candidate does to its process is the same."""
     source, kinds = CHEATS[name]
@@ -241,7 +248,10 @@ def test_an_interface_without_stages_is_judged_too(make_bench: Callable[..., Ben
         {"name": "N", "kind": "scalar", "dtype": "i64"},
     ]
     bench = make_bench(
-        task={"interface": {"entry": "triple", "arguments": arguments}, "configs": [{"name": "one", "args": {"N": 1000}}]},
+        task={
+            "interface": {"entry": "triple", "arguments": arguments},
+            "configs": [{"name": "one", "args": {"N": 1000}}],
+        },
         gate_yaml={"tensors": {"y": {}}, "edges": [], "held_out": []},
         reference=reference,
     )
@@ -312,7 +322,13 @@ def test_saying_done_before_the_work_is_done_gains_nothing(bench: Bench) -> None
     source = kernel(top=INCLUDES + CONTROL, before="say_done(); usleep(50000);")
     failure = bench.judge(source, sandbox="off").failure
     assert failure is not None
-    assert failure.kind in {FailureKind.NOT_WRITTEN, FailureKind.LATE_WRITE}
+    # The work goes on in the next call's arena, so it may first be seen as a write where nothing should be written.
+    assert failure.kind in {
+        FailureKind.NOT_WRITTEN,
+        FailureKind.LATE_WRITE,
+        FailureKind.GUARD_OVERWRITTEN,
+        FailureKind.INPUT_CHANGED,
+    }
 
 
 @bubblewrap
@@ -361,8 +377,6 @@ def test_two_kills_in_one_case_are_the_candidates_doing(bench: Bench, monkeypatc
 
 
 def _compiled(folder: Path, source: str) -> Path:
-    import subprocess
-
     (folder / "odd.cpp").write_text(source)
     library = folder / "odd.so"
     subprocess.run(["g++", "-shared", "-fPIC", "-o", library, folder / "odd.cpp"], check=True)

@@ -1,0 +1,237 @@
+"""A task and every file it names, packed into the store by the client and laid out on disk by each worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pydantic import BaseModel
+
+from activities.store import Store, write_atomically
+from specs.errors import StoreError, UserError
+from specs.loader import LoadedTask
+from specs.outcomes import BlobRef
+from specs.schema import Language, Task
+
+MAX_FILES = 2_000
+MAX_FILE_BYTES = 16 * 2**20
+MAX_TOTAL_BYTES = 64 * 2**20
+MAX_SOURCE_BYTES = 2**20  # one candidate source
+_SKIPPED = {"__pycache__", ".git"}
+
+
+class Entry(BaseModel):
+    blob: BlobRef
+    executable: bool = False
+
+
+class Manifest(BaseModel):
+    """What the bundle's own blob holds."""
+
+    task: Task  # paths relative to the bundle
+    digest: str  # of the task file's bytes
+    files: dict[str, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle on this machine's disk."""
+
+    task: Task  # paths absolute, inside `root`
+    digest: str  # of the task file's bytes
+    root: Path
+
+    @property
+    def gate(self) -> Path:
+        return self._named(self.task.gate, "gate")
+
+    @property
+    def baseline(self) -> Path:
+        return self._named(self.task.baseline.program, "baseline.program")
+
+    @property
+    def seed(self) -> Path:
+        return self._named(self.task.seed, "seed")
+
+    def script(self) -> list[Path]:
+        """The scripted optimiser's sources in the order they are played."""
+        folder = self._named(self.task.model.script, "model.script")
+        return script_files(folder, self.task.language)
+
+    def _named(self, path: str | None, field: str) -> Path:
+        if path is None:
+            raise UserError(f"task '{self.task.name}' gives no {field}; this step needs one")
+        return Path(path)
+
+
+def script_files(folder: Path, language: Language) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix == language.suffix)
+
+
+async def pack(loaded: LoadedTask, store: Store) -> BlobRef:
+    """Store the task and its files; the same content gives the same bundle. Raises UserError, StoreError."""
+    task, files = await asyncio.to_thread(_collect, loaded)
+    entries = {
+        name: Entry(blob=await store.put(content), executable=executable)
+        for name, (content, executable) in sorted(files.items())
+    }
+    manifest = Manifest(task=task, digest=loaded.digest, files=entries)
+    return await store.put(manifest.model_dump_json(exclude_defaults=True).encode())
+
+
+async def unpack(ref: BlobRef, store: Store, root: Path) -> Bundle:
+    """Lay a bundle out under `root/<digest>/` at once or not at all; one that is there already is reused."""
+    manifest = Manifest.model_validate_json(await store.get(ref))
+    place = root / ref.sha256
+    if not place.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(dir=root, prefix=f".{ref.sha256[:16]}."))
+        try:
+            for name, entry in manifest.files.items():
+                path = building / _inside(name)
+                await asyncio.to_thread(
+                    write_atomically, path, await store.get(entry.blob), 0o555 if entry.executable else 0o444
+                )
+            _rename(building, place)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+    return Bundle(task=_placed(manifest.task, place), digest=manifest.digest, root=place)
+
+
+def _rename(building: Path, place: Path) -> None:
+    building.chmod(0o755)
+    try:
+        building.rename(place)
+    except OSError as error:
+        if not place.is_dir():  # else another activity laid the same bundle out first
+            raise StoreError(f"cannot lay out the bundle at {place}: {error.strerror}") from None
+
+
+def _inside(name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise StoreError(f"the bundle names {name!r}, which is outside of it")
+    return path
+
+
+def _placed(task: Task, place: Path) -> Task:
+    def at(relative: str | None) -> str | None:
+        return None if relative is None else str(place / relative)
+
+    command = task.acceptance and tuple(
+        str(place / word) if word.startswith("acceptance/") else word for word in task.acceptance.command
+    )
+    return task.model_copy(
+        update={
+            "gate": at(task.gate),
+            "seed": at(task.seed),
+            "baseline": task.baseline.model_copy(update={"program": at(task.baseline.program)}),
+            "model": task.model.model_copy(update={"script": at(task.model.script)}),
+            "acceptance": task.acceptance and task.acceptance.model_copy(update={"command": command}),
+        }
+    )
+
+
+# ---------------------------------------------------------------- reading the task's files
+
+Files = dict[str, tuple[bytes, bool]]
+
+
+def _collect(loaded: LoadedTask) -> tuple[Task, Files]:
+    """The task with paths inside the bundle, and the content of every file it names."""
+    task, files = loaded.task, _Collected()
+
+    def one(relative: str | None, name: str, field: str) -> str | None:
+        if relative is None:
+            return None
+        source = loaded.resolve(relative)
+        packed = f"{name}{source.suffix}"
+        files.add(source, packed, field, MAX_SOURCE_BYTES)
+        return packed
+
+    def folder(relative: str | None, name: str, field: str) -> str | None:
+        if relative is None:
+            return None
+        files.add_folder(
+            loaded.resolve(relative), name, field, MAX_SOURCE_BYTES if name == "script" else MAX_FILE_BYTES
+        )
+        return name
+
+    script = folder(task.model.script, "script", "model.script")
+    if (
+        script is not None
+        and task.model.script is not None
+        and not script_files(loaded.resolve(task.model.script), task.language)
+    ):
+        raise UserError(
+            f"model.script: {task.model.script} holds no {task.language.suffix} file; "
+            f"accepted: a folder of candidate sources"
+        )
+    packed = task.model_copy(
+        update={
+            "gate": folder(task.gate, "gate", "gate"),
+            "seed": one(task.seed, "seed", "seed"),
+            "baseline": task.baseline.model_copy(
+                update={"program": one(task.baseline.program, "baseline", "baseline.program")}
+            ),
+            "model": task.model.model_copy(update={"script": script}),
+            "acceptance": task.acceptance
+            and task.acceptance.model_copy(update={"command": _acceptance(loaded, task.acceptance.command, files)}),
+        }
+    )
+    return packed, files.content
+
+
+def _acceptance(loaded: LoadedTask, command: tuple[str, ...], files: _Collected) -> tuple[str, ...]:
+    """Words of the command that are files beside the task travel with it; all others stay as they are."""
+    words = []
+    for position, word in enumerate(command):
+        source = loaded.resolve(word)
+        if not Path(word).is_absolute() and "/" in word and source.is_file():
+            packed = f"acceptance/{position}/{source.name}"
+            files.add(source, packed, "acceptance.command")
+            words.append(packed)
+        elif word.startswith("./"):
+            raise UserError(f"acceptance.command: {word} is not a file beside the task; accepted: a program or a file")
+        else:
+            words.append(word)
+    return tuple(words)
+
+
+class _Collected:
+    def __init__(self) -> None:
+        self.content: Files = {}
+        self._bytes = 0
+
+    def add(self, source: Path, name: str, field: str, most: int = MAX_FILE_BYTES) -> None:
+        if not source.is_file():
+            what = "is a folder" if source.is_dir() else "does not exist"
+            raise UserError(f"{field}: {source} {what}; accepted: a file")
+        size = source.stat().st_size
+        if size > most:
+            raise UserError(f"{field}: {source} has {size} bytes; at most {most} are accepted")
+        self._bytes += size
+        if self._bytes > MAX_TOTAL_BYTES:
+            raise UserError(
+                f"{field}: the task's files have more than {MAX_TOTAL_BYTES} bytes together, the most accepted"
+            )
+        if len(self.content) >= MAX_FILES:
+            raise UserError(f"{field}: the task names more than {MAX_FILES} files, the most accepted")
+        try:
+            self.content[name] = (source.read_bytes(), os.access(source, os.X_OK))
+        except OSError as error:
+            raise UserError(f"{field}: {source} cannot be read ({error.strerror})") from None
+
+    def add_folder(self, source: Path, name: str, field: str, most: int) -> None:
+        if not source.is_dir():
+            what = "is a file" if source.exists() else "does not exist"
+            raise UserError(f"{field}: {source} {what}; accepted: a folder")
+        # Sorted, so that the same folder gives the same bundle; a link out of the folder is followed once, here.
+        for path in sorted(source.rglob("*")):
+            inner = path.relative_to(source)
+            if path.is_file() and not _SKIPPED.intersection(inner.parts):
+                self.add(path, f"{name}/{inner.as_posix()}", field, most)

@@ -1,0 +1,81 @@
+"""Talk to the trusted harness: one request, one process, one reply. Nothing of it is imported but the types."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from activities.process import run_process
+from activities.settings import Settings
+from kernels.harness.requests import Build, Judge, LockGate, Measure, Refusal, Reply
+from specs import errors
+
+COMMAND = (sys.executable, "-m", "kernels.harness", "serve")
+PROJECT = Path(__file__).parents[1]
+
+ResultT = TypeVar("ResultT")
+
+
+class Refused(errors.FerretError):
+    """The harness gave no outcome; carries what it said about why."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class Harness:
+    """The gate process as a function from a request to a result."""
+
+    def __init__(self, settings: Settings, command: Sequence[str] = COMMAND) -> None:
+        self._settings = settings
+        self._command = tuple(command)
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A private folder for one request, its reply and what it leaves behind."""
+        folder = new_work_folder(self._settings)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def ask(self, request: LockGate | Build | Judge | Measure, expected: type[ResultT], folder: Path) -> ResultT:
+        """Raises Refused when the harness refuses, RunnerLost when it ends without a reply."""
+        request_path, reply_path = folder / "request.json", folder / "reply.json"
+        request_path.write_text(request.model_dump_json())
+        done = await run_process([*self._command, request_path, reply_path], cwd=PROJECT)
+        try:
+            reply = Reply.model_validate_json(reply_path.read_bytes())
+        except (OSError, ValidationError):
+            last = done.tail.strip().splitlines()[-1:] or ["it wrote nothing"]
+            raise errors.RunnerLost(
+                f"the gate process ended with status {done.code} and no reply to '{request.kind}': {last[0][:500]}"
+            ) from None
+        if reply.refusal is not None:
+            raise Refused(reply.refusal)
+        if not isinstance(reply.result, expected):
+            raise errors.RunnerLost(f"the gate process answered '{request.kind}' with {type(reply.result).__name__}")
+        return reply.result
+
+
+def new_work_folder(settings: Settings) -> Path:
+    """Named after this process, so that a later worker knows whose leftovers are whose."""
+    settings.work.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=settings.work, prefix=f"{os.getpid()}-"))
+
+
+def sweep_work_folders(settings: Settings) -> None:
+    """Remove what workers that were killed left behind."""
+    for folder in settings.work.glob("*-*"):
+        owner = folder.name.partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(folder, ignore_errors=True)

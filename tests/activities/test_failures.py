@@ -1,0 +1,52 @@
+"""Which failures Temporal tries again, and which end the run."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.failures import told_to_temporal
+from activities.harness import Refused
+from kernels.harness.requests import Refusal
+from specs.errors import DeviceBusy, GateError, GateTampered, RunnerLost, SpecError, StoreError, UserError
+
+
+def told(error: Exception) -> ApplicationError:
+    with pytest.raises(ApplicationError) as caught, told_to_temporal():
+        raise error
+    return caught.value
+
+
+@pytest.mark.parametrize("error", [DeviceBusy("x"), RunnerLost("x"), StoreError("x")])
+def test_a_machines_failure_is_tried_again(error: Exception) -> None:
+    """Under its own name."""
+    failure = told(error)
+    assert (failure.type, failure.message, failure.non_retryable) == (type(error).__name__, "x", False)
+
+
+@pytest.mark.parametrize("error", [UserError("x"), GateError("x"), GateTampered("x"), SpecError([])])
+def test_a_mistake_or_a_broken_gate_is_not(error: Exception) -> None:
+    """A second attempt would find the same."""
+    assert told(error).non_retryable
+
+
+@pytest.mark.parametrize("retryable", [True, False])
+def test_the_harness_says_itself_whether_a_retry_helps(retryable: bool) -> None:
+    """Its error keeps its name and its words."""
+    failure = told(Refused(Refusal(error="DeviceBusy", message="held by 17", retryable=retryable)))
+    assert (failure.type, failure.message, failure.non_retryable) == ("DeviceBusy", "held by 17", not retryable)
+
+
+def test_a_full_disk_is_tried_again() -> None:
+    """With the system's own words and the file."""
+    failure = told(OSError(errno.ENOSPC, "No space left on device", "/data/x"))
+    assert (failure.type, failure.non_retryable) == ("MachineError", False)
+    assert "No space left on device: /data/x" in failure.message
+
+
+def test_a_bug_is_left_as_it_is() -> None:
+    """Nothing hides a programming error."""
+    with pytest.raises(ZeroDivisionError), told_to_temporal():
+        raise ZeroDivisionError

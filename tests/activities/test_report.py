@@ -1,0 +1,101 @@
+"""The report: complete, self-contained, and safe to open whatever a candidate called itself."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from activities.report import render
+from activities.summary import RunSummary
+
+SHA = "ab" * 32
+EVIL = '<script>alert("x")</script>'
+
+
+def summary(**overrides: Any) -> RunSummary:
+    timing = {"median_us": 10.0, "q1_us": 9.0, "q3_us": 11.0, "samples": 5}
+    ratio = {"value": 1.1, "low": 1.05, "high": 1.15}
+    measurement = {
+        "library": SHA,
+        "configs": [{"config": EVIL, "baseline": timing, "candidate": timing, "ratio": ratio}],
+        "score": ratio,
+        "geomean": 1.1,
+        "device": {"name": "cpu", "detail": EVIL},
+    }
+    line = {
+        "index": 0, "version": "v001", "stage": "OPTIMIZE", "ending": "win", "label": EVIL, "reason": EVIL,
+        "score": 1.1, "seconds": 2.0,
+    }  # fmt: skip
+    champion = {
+        "version": "v001",
+        "index": 0,
+        "source": {"sha256": SHA, "size": 1},
+        "library": {"sha256": SHA, "size": 1},
+    }
+    given: dict[str, Any] = {
+        "run_id": EVIL, "task": EVIL, "task_digest": SHA, "scoring": "min_ratio", "baseline_name": EVIL,
+        "targets": {EVIL: 0.95}, "outcome": "accepted", "reason": EVIL, "stage": "OPTIMIZE",
+        "started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:01:00Z", "gate_digest": SHA, "device": EVIL,
+        "champion": champion | {"score": 1.1, "ratios": {EVIL: 1.1}}, "measurement": measurement, "acceptance": None,
+        "baseline": None, "history": [line], "wins": 1, "attempts": 0, "charge": {}, "charged_minutes": 0.1,
+    }  # fmt: skip
+    return RunSummary.model_validate(given | overrides)
+
+
+class Balance(HTMLParser):
+    """Fails on a tag that is closed out of order."""
+
+    VOID = frozenset({"meta", "link", "br", "hr", "img"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_text_from_outside_is_escaped_everywhere() -> None:
+    """A kernel, a task or a person may not put a tag into the page."""
+    page = render(summary())
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 8
+
+
+def test_nothing_is_loaded_from_anywhere() -> None:
+    """The file can be mailed and archived."""
+    page = render(summary())
+    assert not re.search(r"(src|href)\s*=|url\(|@import", page)
+
+
+def test_every_tag_is_closed() -> None:
+    """In the right order."""
+    parser = Balance()
+    parser.feed(render(summary()))
+    assert parser.open == []
+
+
+def test_the_page_shows_ratio_interval_and_target() -> None:
+    """A speed-up never stands alone."""
+    page = render(summary())
+    for part in ("1.1000", "1.0500 to 1.1500", "0.95", "10.00"):
+        assert part in page
+
+
+def test_a_run_without_a_kernel_has_a_report() -> None:
+    """Nothing measured, nothing drawn, no error."""
+    page = render(summary(champion=None, measurement=None, history=[], outcome="no kernel"))
+    assert "No kernel was measured." in page
+
+
+def test_an_unknown_price_is_not_nothing() -> None:
+    """A cost that is not known says so."""
+    assert "unknown price" in render(summary(charge={"usd": None}))

@@ -1,0 +1,28 @@
+"""One Temporal server for the whole session, on a port of its own and in memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest_asyncio
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+
+from workflows import visibility
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def temporal() -> AsyncIterator[Client]:
+    """A client of a real dev server that knows ferret's search attributes."""
+    async with await WorkflowEnvironment.start_local(
+        data_converter=pydantic_data_converter,
+        search_attributes=visibility.KEYS,
+        dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
+        dev_server_extra_args=["--dynamic-config-value", "history.transferProcessorMaxPollRPS=2000"],
+        dev_server_startup_timeout=timedelta(seconds=60),
+    ) as environment:
+        yield environment.client

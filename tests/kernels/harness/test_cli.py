@@ -1,0 +1,186 @@
+"""`python -m kernels.harness` as a person meets it: exit codes, messages, JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from kernels.harness.__main__ import app
+from specs.errors import RunnerLost
+from tests.kernels.harness.conftest import Bench, kernel
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(bench: Bench, command: str, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        app, [command, str(bench.folder / "task.yaml"), *arguments, "--builds", str(bench.builds)]
+    )
+
+
+def started(bench: Bench, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same as a process of its own."""
+    task = str(bench.folder / "task.yaml")
+    return subprocess.run(
+        [sys.executable, "-m", "kernels.harness", command, task, *arguments, "--builds", str(bench.builds)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+
+
+def written(bench: Bench, source: str) -> str:
+    path = bench.folder / "kernel.cpp"
+    path.write_text(source)
+    return str(path)
+
+
+def test_a_right_kernel_exits_0(bench: Bench) -> None:
+    """The verdict comes first, then each tensor's worst distance, then what it was judged by."""
+    result = run(bench, "verify", written(bench, kernel()))
+    assert result.exit_code == 0, result.output
+    assert "PASSED" in result.output
+    assert "rstd: max_abs" in result.output
+    assert f"gate {bench.lock().digest[:12]}" in result.output
+
+
+def test_a_wrong_kernel_exits_1(bench: Bench) -> None:
+    """The kind, the stage, the tensor and the sentence that says where."""
+    result = run(bench, "verify", written(bench, kernel(columns="N - 1")))
+    assert result.exit_code == 1
+    assert "REFUSED (not_written) in stage numerics, tensor y" in result.output
+    assert "4 of 1024 elements" in result.output
+
+
+def test_a_kernel_that_does_not_compile_exits_1(bench: Bench) -> None:
+    """The compiler's words are shown."""
+    result = run(bench, "verify", written(bench, "this is no C++"))
+    assert result.exit_code == 1
+    assert "FAILED: the kernel was not built" in result.output
+    assert "error" in result.output
+
+
+def test_a_missing_kernel_exits_2(bench: Bench) -> None:
+    """One line with the path, no traceback."""
+    result = run(bench, "verify", str(bench.folder / "gone.cpp"))
+    assert result.exit_code == 2
+    assert result.stderr.strip().splitlines() == [
+        f"error: kernel {bench.folder / 'gone.cpp'}: no such file; a source file is needed"
+    ]
+
+
+def test_a_gate_that_is_absent_exits_2(bench: Bench) -> None:
+    """A task whose gate folder is not there says so."""
+    (bench.folder / "gate").rename(bench.folder / "elsewhere")
+    result = run(bench, "verify", written(bench, kernel()))
+    assert result.exit_code == 2
+    assert "gate" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_machine_in_trouble_exits_3(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever calls this from a script can tell a bad kernel from a bad moment."""
+    from kernels.harness import judge
+
+    def lost(request: object) -> None:
+        raise RunnerLost("killed from outside")
+
+    monkeypatch.setattr(judge, "judge", lost)
+    result = run(bench, "verify", written(bench, kernel()))
+    assert result.exit_code == 3
+    assert result.stderr.strip() == "machine: killed from outside"
+
+
+def test_json_is_one_object_on_stdout(bench: Bench) -> None:
+    """Build and verdict, for programs to read."""
+    content = json.loads(started(bench, "verify", written(bench, kernel()), "--json").stdout)
+    assert content["build"]["status"] == "built"
+    assert content["verdict"]["passed"] is True
+
+
+def test_held_out_cases_are_asked_for_by_an_option(bench: Bench) -> None:
+    """The cases of the final acceptance are judged only with --held-out."""
+    source = written(bench, kernel(after="if (M == 5) y[0] += 1;"))
+    assert run(bench, "verify", source).exit_code == 0
+    assert run(bench, "verify", source, "--held-out").exit_code == 1
+
+
+def test_bench_shows_a_line_for_each_config(bench: Bench) -> None:
+    """Times, ratio with its interval and spread, score, device: never a bare speed-up."""
+    result = run(bench, "bench", written(bench, kernel()), "--max-seconds", "1")
+    assert result.exit_code == 0, result.output
+    for word in ("small", "wide", "baseline us", "95% interval", "spread", "score", "geomean", "runner on core"):
+        assert word in result.output
+
+
+def test_bench_verifies_first(bench: Bench) -> None:
+    """A wrong kernel is never timed."""
+    result = run(bench, "bench", written(bench, kernel(columns="N - 1")), "--max-seconds", "1")
+    assert result.exit_code == 1
+    assert "REFUSED" in result.output
+    assert "baseline us" not in result.output
+
+
+def test_bench_with_a_champion_shows_the_gain(bench: Bench) -> None:
+    """A second kernel is timed in the same rounds, and every sample is kept where it was asked for."""
+    source = written(bench, kernel())
+    samples = bench.folder / "samples.json"
+    result = run(bench, "bench", source, "--champion", source, "--max-seconds", "1", "--samples", str(samples))
+    assert result.exit_code == 0, result.output
+    assert "champion us" in result.output
+    assert "gain over the champion" in result.output
+    assert json.loads(samples.read_text())["rounds"]
+
+
+def test_aa_counts_wins_of_a_kernel_over_itself(bench: Bench) -> None:
+    """One line a trial and the count; the exit code says whether there was any."""
+    source = written(bench, kernel())
+    result = started(bench, "aa", "--kernel", source, "--trials", "2", "--max-seconds", "1", "--json")
+    content = json.loads(result.stdout)
+    assert content["trials"] == 2
+    assert len(content["gains"]) == 2
+    assert result.returncode == (0 if content["wins"] == 0 else 1)
+
+
+def test_aa_without_a_kernel_needs_a_seed(bench: Bench) -> None:
+    """What is missing is named, with the option that gives it."""
+    result = run(bench, "aa")
+    assert result.exit_code == 2
+    assert "--kernel" in result.stderr
+
+
+def test_lock_prints_the_digest_and_the_files(bench: Bench) -> None:
+    """The digest that a verdict carries can be computed by hand."""
+    result = run(bench, "lock")
+    assert result.output.splitlines()[0] == bench.lock().digest
+    assert "gate.yaml" in result.output
+
+
+def test_a_process_of_its_own_says_one_line(bench: Bench) -> None:
+    """Started as a module, with a task file that is not there: exit 2, one line, no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kernels.harness", "verify", str(bench.folder / "gone.yaml"), "kernel.cpp"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 2
+    assert "gone.yaml" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_gate_process_keeps_numpy_on_one_thread() -> None:
+    """BLAS threads of the gate would spin beside the kernel that is timed."""
+    script = "import kernels.harness.__main__, numpy, os; print(len(os.listdir('/proc/self/task')))"
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "8"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
+    assert done.stdout.strip() == "1"

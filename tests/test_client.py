@@ -1,0 +1,691 @@
+"""The command line as a person or a script meets it: a process with words, output and an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+import client
+from activities.devices import Claims, LocalDevice
+from activities.devserver import living_server
+from activities.settings import Settings
+from activities.workshop import Workshop
+from tests.fakes import PATIENCE_S, FakeHarness, Running, is_alive, kernel, running, settings_at, until, write_task
+from worker import WORKFLOWS, device_activities, plan_activities
+from workflows.console.local import living_worker
+from workflows.state import WORKFLOW_QUEUE, Phase
+
+ROOT = Path(__file__).parents[1]
+CLIENT = ROOT / "client.py"
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+STORY = [kernel("ratio 0.5", "slow"), kernel("fails", "typo"), kernel("wrong", "tail"), kernel("ratio 1.2", "best")]
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """What a mistake got: exactly one line, no traceback."""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        assert self.code == 2
+        return lines[0]
+
+
+def environment(home: Path, server: Client | None = None, **more: str) -> dict[str, str]:
+    """This process's environment with no Temporal or ferret setting of the person who runs the tests."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("TEMPORAL_", "FERRET_"))}
+    address = {"TEMPORAL_ADDRESS": server.service_client.config.target_host} if server else {}
+    nowhere = {"HOME": str(home.parent), "XDG_CONFIG_HOME": str(home.parent)}
+    return {**plain, **nowhere, "FERRET_HOME": str(home), "FERRET_SANDBOX": "off", **address, **more}
+
+
+async def started(*words: str | Path, env: Mapping[str, str], cwd: Path) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(CLIENT),
+        *map(str, words),
+        env=env,
+        cwd=cwd,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def command(*words: str | Path, env: Mapping[str, str], cwd: Path) -> Answer:
+    process = await started(*words, env=env, cwd=cwd)
+    async with asyncio.timeout(PATIENCE_S):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return Answer(process.returncode, out.decode(), err.decode())
+
+
+class Shell:
+    """Types commands for one run under test."""
+
+    def __init__(self, run: Running, cwd: Path) -> None:
+        self.run = run
+        self.cwd = cwd
+        self.env = environment(run.settings.home, run.client)
+
+    @property
+    def id(self) -> str:
+        return self.run.handle.id
+
+    async def __call__(self, *words: str | Path) -> Answer:
+        return await command(*words, env=self.env, cwd=self.cwd)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def ended(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shell]:
+    """A run that has ended with an accepted kernel, its workers still there."""
+    folder = tmp_path_factory.mktemp("ended")
+    async with running(temporal, folder, STORY) as run:
+        await run.result()
+        yield Shell(run, folder)
+
+
+@asynccontextmanager
+async def held(temporal: Client, folder: Path, kind: str = "build") -> AsyncIterator[Shell]:
+    """A run that stands still in the middle of a step until the test lets it go on."""
+    async with running(temporal, folder, STORY, before=lambda harness: harness.hold(kind)) as run:
+        await run.held(kind)
+        try:
+            yield Shell(run, folder)
+        finally:
+            run.harness.release(kind)
+
+
+@asynccontextmanager
+async def serving(temporal: Client, folder: Path) -> AsyncIterator[tuple[FakeHarness, dict[str, Any]]]:
+    """Workers as worker.py would run them, with a scripted harness; gives it and what a task for them must say."""
+    device_kind = f"cpu{uuid.uuid4().hex[:8]}"
+    settings = settings_at(folder / "home")
+    harness = FakeHarness(folder / "control")
+    devices = (LocalDevice(kind=device_kind, queue=f"device-{device_kind}", description="fake device"),)
+    workshop, claims = Workshop(settings, harness=harness.command), Claims(settings, devices)
+    async with AsyncExitStack() as stack:
+        for worker in (
+            Worker(temporal, task_queue=WORKFLOW_QUEUE, workflows=WORKFLOWS),
+            Worker(temporal, task_queue=devices[0].plan_queue, activities=plan_activities(workshop, claims)),
+            Worker(temporal, task_queue=devices[0].queue, activities=device_activities(workshop, claims)),
+        ):
+            await stack.enter_async_context(worker)
+        yield harness, {"gpu": device_kind}
+
+
+# ---------------------------------------------------------------- before any server
+
+
+@pytest.mark.parametrize("words", [["--help"], ["start", "--help"], ["validate", "task.yaml"]])
+async def test_help_and_validate_load_nothing_heavy(tmp_path: Path, words: list[str]) -> None:
+    """Neither needs the Temporal SDK, numpy or the model's SDK, so both answer at once."""
+    write_task(tmp_path, [kernel("ratio 1")])
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import client; code = client.main({words!r}); "
+        "heavy = {'temporalio', 'numpy', 'anthropic'} & set(sys.modules); sys.exit(code or (9 if heavy else 0))"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, cwd=tmp_path, stdout=asyncio.subprocess.DEVNULL
+    )
+
+    assert await process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["start"], "Missing argument 'TASK'"),
+        (["start", "absent.yaml"], "absent.yaml: no such file"),
+        (["start", "."], "is a folder; a task is one YAML file"),
+        (["start", "task.yaml", "--follow", "--detach"], "exclude each other"),
+        (["start", "task.yaml", "--id", "a/b"], "--id 'a/b' is no run id; accepted:"),
+        (["start", "task.yaml", "--max-iterations", "0"], "--max-iterations 0: input should be greater than"),
+        (["start", "task.yaml", "--max-usd", "nan"], "--max-usd nan:"),
+        (["start", "task.yaml", "--sandbox", "maybe"], "accepted: required, preferred, off"),
+        (["submit", "absent.cpp"], "absent.cpp cannot be read (no such file or directory)"),
+        (["submit", "."], "cannot be read (is a directory)"),
+        (["best", "-o", "."], "-o . is a folder"),
+        (["hint", "one", "two", "three"], "hint takes [RUN] TEXT; 3 words given"),
+        (["diff", "v001"], "diff takes [RUN] A B; 1 words given"),
+        (["extend"], "extend needs what to add"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    """A mistake that needs no server to be seen is told in one line, with exit code 2 and no output."""
+    write_task(tmp_path, [kernel("ratio 1")])
+    monkeypatch.chdir(tmp_path)
+    code = client.main(words)
+    printed = capsys.readouterr()
+
+    assert said in Answer(code, printed.out, printed.err).complaint
+    assert printed.out == ""
+
+
+async def test_a_mistake_ends_the_process_with_code_2(tmp_path: Path) -> None:
+    """What `main` gives is what a script sees, and no traceback beside it."""
+    answer = await command("start", "absent.yaml", env=environment(tmp_path / "home"), cwd=tmp_path)
+
+    assert answer.complaint == "error: absent.yaml: no such file"
+
+
+@pytest.mark.parametrize("words", [["list"], ["watch"], ["hint", "x"], ["start", "task.yaml"]])
+async def test_without_a_server_two_ways_to_get_one_are_named(tmp_path: Path, words: list[str]) -> None:
+    """Whoever has no server is told how to start one and how to name one, with exit code 2."""
+    write_task(tmp_path, [kernel("ratio 1")])
+    env = environment(tmp_path / "home", TEMPORAL_ADDRESS="127.0.0.1:1")
+    complaint = (await command(*words, env=env, cwd=tmp_path)).complaint
+
+    assert "no Temporal server answers at 127.0.0.1:1" in complaint
+    assert "worker.py --dev" in complaint
+    assert "TEMPORAL_ADDRESS" in complaint
+
+
+async def test_a_provider_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """A task for an optimiser that this version lacks does not even look for a server."""
+    write_task(tmp_path, [kernel("ratio 1")], model={"provider": "tune"})
+    answer = await command("start", "task.yaml", env=environment(tmp_path / "home"), cwd=tmp_path)
+
+    assert "'tune' is not available" in answer.complaint
+
+
+async def test_a_task_with_missing_files_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """All missing files are named, each with its field, and nothing is stored."""
+    write_task(tmp_path, [kernel("ratio 1")], gate="no-gate", seed="no-seed.cpp")
+    answer = await command("start", "task.yaml", env=environment(tmp_path / "home"), cwd=tmp_path)
+
+    assert answer.code == 2
+    assert re.search(r"^error: .*task\.yaml:\d+: gate: 'no-gate'", answer.err, re.MULTILINE)
+    assert re.search(r"^error: .*task\.yaml:\d+: seed: 'no-seed\.cpp'", answer.err, re.MULTILINE)
+    assert not (tmp_path / "home").exists()
+
+
+# ---------------------------------------------------------------- validate
+
+
+async def test_validate_prints_the_parsed_task(tmp_path: Path) -> None:
+    """A good file is shown with its defaults, with exit code 0 and nothing to complain about."""
+    write_task(tmp_path, [kernel("ratio 1")])
+    answer = await command("validate", "task.yaml", env=environment(tmp_path / "home"), cwd=tmp_path)
+
+    assert (answer.code, answer.err) == (0, "")
+    assert "copy-f32  task.yaml" in answer.out
+    assert "min_ratio; stage gate at 0.9" in answer.out
+    assert CONTROL.search(answer.out) is None
+
+
+async def test_validate_prints_every_problem_of_every_file(tmp_path: Path) -> None:
+    """Errors, warnings and missing files of several files come together; one bad file makes the exit code 2."""
+    write_task(tmp_path, [kernel("ratio 1")])
+    text = (tmp_path / "task.yaml").read_text()
+    (tmp_path / "bad.yaml").write_text(text.replace("gpu:", "gpuu:") + "scoring: best\nsurprise: 1\n")
+    words = ["validate", "task.yaml", "bad.yaml", "absent.yaml", "."]
+    answer = await command(*words, env=environment(tmp_path / "home"), cwd=tmp_path)
+
+    assert answer.code == 2
+    assert "copy-f32  task.yaml" in answer.out
+    assert re.search(r"^error: bad\.yaml:\d+: gpuu: ", answer.err, re.MULTILINE)
+    assert re.search(r"^error: bad\.yaml:\d+: scoring: ", answer.err, re.MULTILINE)
+    assert re.search(r"^warning: bad\.yaml:\d+: surprise: ", answer.err, re.MULTILINE)
+    assert "error: absent.yaml: no such file" in answer.err
+    assert "error: .: is a folder" in answer.err
+    assert "3 of 4 task files have errors" in answer.err
+
+
+# ---------------------------------------------------------------- start and watch
+
+
+async def test_start_and_follow_a_run_to_its_kernel(temporal: Client, tmp_path: Path) -> None:
+    """In a pipe every event is one plain line, the result ends it, and an accepted kernel is exit code 0."""
+    async with serving(temporal, tmp_path) as (_, task):
+        write_task(tmp_path, STORY, **task)
+        env = environment(tmp_path / "home", temporal)
+        answer = await command("start", "task.yaml", "--follow", env=env, cwd=tmp_path)
+
+    assert answer.code == 0, answer.err
+    assert CONTROL.search(answer.out) is None
+    assert not any(line.endswith(" ") for line in answer.out.splitlines())
+    assert re.search(r"^a001 build failed: .*the fake compiler says no", answer.out, re.MULTILINE)
+    assert re.search(r"^a002 refused: wrong in case 'small' at y", answer.out, re.MULTILINE)
+    assert re.search(r"^ACCEPTED v002 after 4 iterations \(2 wins, 2 attempts\)", answer.out, re.MULTILINE)
+    assert re.search(r"^large +100\.0 +83\.3 +1\.200 +1\.199 to 1\.201 ", answer.out, re.MULTILINE)
+    assert re.search(rf"^delivered +{re.escape(str(tmp_path))}/home/runs/", answer.out, re.MULTILINE)
+    assert re.search(r"^run +copy-f32-[0-9a-f]{6}-\d{4}-\d{4}", answer.err, re.MULTILINE)
+
+
+async def test_a_run_without_a_kernel_is_exit_code_1(temporal: Client, tmp_path: Path) -> None:
+    """A script can tell that nothing was found."""
+    async with serving(temporal, tmp_path) as (_, task):
+        write_task(tmp_path, [kernel("fails"), kernel("wrong")], **task)
+        env = environment(tmp_path / "home", temporal)
+        answer = await command("start", "task.yaml", "--follow", env=env, cwd=tmp_path)
+
+    assert answer.code == 1, answer.err
+    assert "NO KERNEL after 2 iterations" in answer.out
+
+
+async def test_options_override_the_task(temporal: Client, tmp_path: Path) -> None:
+    """A budget on the command line ends the run, and the given id is the run's."""
+    run_id = f"mine-{uuid.uuid4().hex[:8]}"
+    async with serving(temporal, tmp_path) as (_, task):
+        write_task(tmp_path, STORY, **task)
+        env = environment(tmp_path / "home", temporal)
+        words = ["start", "task.yaml", "--follow", "--id", run_id, "--max-iterations", "1"]
+        answer = await command(*words, env=env, cwd=tmp_path)
+
+    assert "after 1 iterations" in answer.out
+    assert "the budget of 1 iterations is used up" in answer.out
+    assert answer.out.startswith(f"{run_id}: copy-f32 against memcpy")
+
+
+async def test_start_returns_at_once_and_names_a_missing_worker(temporal: Client, tmp_path: Path) -> None:
+    """Without a worker the run is there and waits; the person is told which queue nobody serves."""
+    gpu = f"cpu{uuid.uuid4().hex[:8]}"
+    write_task(tmp_path, STORY, gpu=gpu)
+    run_id = f"mine-{uuid.uuid4().hex[:8]}"
+    words = ["start", "task.yaml", "--id", run_id]
+    answer = await command(*words, env=environment(tmp_path / "home", temporal), cwd=tmp_path)
+
+    assert answer.code == 0
+    assert re.search(rf"^warning: no worker is polling .*ferret-{gpu}; start one: python worker\.py", answer.err, re.M)
+    handle = temporal.get_workflow_handle(run_id)
+    assert await (await handle.describe()).memo_value("task") == "copy-f32"
+    await handle.terminate()
+
+
+async def test_an_id_is_used_once(ended: Shell) -> None:
+    """A second run under a known id would share its folder, so it is refused in one line."""
+    write_task(ended.cwd / "again", STORY)
+
+    assert "is taken by another run" in (await ended("start", "again/task.yaml", "--id", ended.id)).complaint
+
+
+async def test_an_interrupt_ends_the_watching_not_the_run(temporal: Client, tmp_path: Path) -> None:
+    """Ctrl-C says that the run goes on and how to come back; the run indeed goes on."""
+    async with held(temporal, tmp_path) as shell:
+        process = await started("watch", shell.id, env=shell.env, cwd=tmp_path)
+        assert process.stdout is not None
+        assert await process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+
+        assert process.returncode == 130
+        assert f"stopped watching; the run goes on. Watch it again: python client.py watch {shell.id}" in err.decode()
+        shell.run.harness.release("build")
+        assert (await shell.run.result()).outcome == "accepted"
+
+
+async def test_watching_a_run_that_is_cancelled_is_exit_code_130(temporal: Client, tmp_path: Path) -> None:
+    """Cancel ends a run in the middle of a step, and whoever watches is told why."""
+    async with held(temporal, tmp_path) as shell:
+        process = await started("watch", shell.id, env=shell.env, cwd=tmp_path)
+        cancelled = await shell("cancel", shell.id, "--reason", "wrong task")
+        async with asyncio.timeout(PATIENCE_S):
+            out, _ = await process.communicate()
+
+    assert (cancelled.code, cancelled.out) == (0, f"{shell.id}: cancelling\n")
+    assert process.returncode == 130
+    assert "CANCELED after 0 iterations" in out.decode()
+    assert "wrong task" in out.decode()
+
+
+async def test_watching_on_a_terminal_draws_and_leaves_the_result(ended: Shell) -> None:
+    """On a terminal there are colours and a live picture; the result stays on the screen."""
+    ours, theirs = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(CLIENT), "watch", ended.id,
+        env={**ended.env, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}, cwd=ended.cwd,
+        stdin=theirs, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    drawn = await asyncio.to_thread(read_all, ours)
+
+    assert await process.wait() == 0
+    assert "\x1b[" in drawn
+    assert "ACCEPTED" in drawn
+    assert drawn.rstrip().splitlines()[-1].startswith("\x1b[2mTemporal UI")
+
+
+def read_all(terminal: int) -> str:
+    """Everything written to a terminal until its last user has gone."""
+    content = b""
+    with open(terminal, "rb", buffering=0) as file:
+        while True:
+            try:
+                part = file.read(65536)
+            except OSError:  # how Linux says that nobody holds the other end
+                break
+            if not part:
+                break
+            content += part
+    return content.decode()
+
+
+# ---------------------------------------------------------------- looking
+
+
+async def test_list_shows_ended_runs(ended: Shell) -> None:
+    """State, stage, champion and score of an ended run come from the server alone."""
+    row = next(line for line in (await ended("list")).out.splitlines() if line.startswith(ended.id))
+
+    assert row.split()[:7] == [ended.id, "copy-f32", "completed", "done", "OPTIMIZE", "v002", "1.200"]
+
+
+async def test_list_as_json(ended: Shell) -> None:
+    """Scripts get the same rows as data."""
+    rows = {row["id"]: row for row in json.loads((await ended("list", "--json")).out)}
+
+    assert rows[ended.id]["champion"] == "v002"
+    assert rows[ended.id]["score"] == pytest.approx(1.2)
+
+
+async def test_status_of_an_ended_run_is_its_result(ended: Shell) -> None:
+    """Whoever comes late sees how it ended."""
+    answer = await ended("status", ended.id)
+
+    assert answer.code == 0
+    assert "ACCEPTED v002" in answer.out
+
+
+async def test_status_as_json(ended: Shell) -> None:
+    """Scripts get the whole status."""
+    status = json.loads((await ended("status", ended.id, "--json")).out)
+
+    assert (status["run_id"], status["phase"], status["wins"]) == (ended.id, "done", 2)
+
+
+async def test_history_is_one_line_an_iteration(ended: Shell) -> None:
+    """Every iteration is there, in order, with its outcome."""
+    lines = (await ended("history", ended.id)).out.splitlines()
+
+    assert [line.split(":")[0] for line in lines] == ["v001 win", "a001 build failed", "a002 refused", "v002 win"]
+
+
+async def test_best_prints_the_very_source(ended: Shell) -> None:
+    """What comes out of the pipe is the kernel, byte for byte."""
+    assert (await ended("best", ended.id)).out == STORY[-1]
+
+
+async def test_best_writes_a_file(ended: Shell, tmp_path: Path) -> None:
+    """With -o the source lands in the file and nothing on standard output."""
+    answer = await ended("best", ended.id, "-o", tmp_path / "kernel.cpp")
+
+    assert (answer.code, answer.out) == (0, "")
+    assert (tmp_path / "kernel.cpp").read_text() == STORY[-1]
+
+
+async def test_diff_of_two_versions(ended: Shell) -> None:
+    """Versions are named as in the history; the best by that word."""
+    lines = (await ended("diff", ended.id, "v001", "best")).out.splitlines()
+
+    assert lines[:2] == ["--- v001", "+++ best"]
+    assert any(line.startswith("-") and "slow" in line for line in lines)
+    assert any(line.startswith("+") and "best" in line for line in lines[2:])
+
+
+async def test_an_unknown_version_is_a_mistake(ended: Shell) -> None:
+    """The versions that there are get named."""
+    complaint = (await ended("diff", ended.id, "v001", "v009")).complaint
+
+    assert complaint == "error: no source of 'v009' in this run; accepted: v001, a001, a002, v002, best"
+
+
+async def test_export_takes_everything_home(ended: Shell, tmp_path: Path) -> None:
+    """Delivered files, history, status and sources of an ended run are in the folder."""
+    answer = await ended("export", ended.id, "-o", tmp_path / "out")
+
+    assert answer.code == 0
+    assert (tmp_path / "out/kernel.cpp").read_text() == STORY[-1]
+    assert (tmp_path / "out/iterations/a002.cpp").read_text() == STORY[2]
+    assert len(json.loads((tmp_path / "out/history.json").read_text())) == 4
+    assert (tmp_path / "out/result.json").is_file()
+
+
+async def test_ui_prints_an_address(ended: Shell) -> None:
+    """The address ends in the run's id."""
+    answer = await ended("ui", ended.id, "--open")
+
+    assert re.fullmatch(rf"http://127\.0\.0\.1:\d+/namespaces/default/workflows/{ended.id}\n", answer.out)
+    assert answer.err == "not opened: this is no terminal on a desktop\n"
+
+
+async def test_a_closed_pipe_is_no_error(ended: Shell) -> None:
+    """`history | head -1` ends quietly, without a crash."""
+    read, write = os.pipe()
+    os.close(read)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(CLIENT), "history", ended.id, env=ended.env, stdout=write, stderr=asyncio.subprocess.PIPE
+    )
+    os.close(write)
+    _, err = await process.communicate()
+
+    assert process.returncode is not None
+    assert process.returncode >= 0
+    assert err == b""
+
+
+# ---------------------------------------------------------------- which run
+
+
+async def test_a_unique_beginning_names_a_run(ended: Shell) -> None:
+    """An id need not be typed to its end."""
+    assert (await ended("ui", ended.id[:-2])).out.endswith(f"/{ended.id}\n")
+
+
+async def test_an_unknown_run_is_a_mistake(ended: Shell) -> None:
+    """The message names the run and how to list those there are."""
+    assert (await ended("status", "nosuch")).complaint == "error: no run 'nosuch'; list the runs: python client.py list"
+
+
+async def test_what_is_no_id_is_an_unknown_run(ended: Shell) -> None:
+    """Words with quotes in them are looked for nowhere and found nowhere."""
+    assert "no run \"x' OR" in (await ended("status", "x' OR 'a' = 'a")).complaint
+
+
+async def test_a_beginning_of_several_runs_is_a_mistake(temporal: Client, tmp_path: Path) -> None:
+    """Two runs that begin alike are both named; the person says which."""
+    common = f"twin-{uuid.uuid4().hex[:6]}"
+    for number in (1, 2):
+        await temporal.start_workflow(
+            "OptimizationWorkflow", {}, id=f"{common}-{number}", task_queue=f"nobody-{common}"
+        )
+    answer = await command("ui", common, env=environment(tmp_path / "home", temporal), cwd=tmp_path)
+
+    assert f"is the beginning of 2 runs ({common}-2, {common}-1)" in answer.complaint
+    for number in (1, 2):
+        await temporal.get_workflow_handle(f"{common}-{number}").terminate()
+
+
+async def test_an_iteration_is_not_a_run(ended: Shell) -> None:
+    """The id of a child workflow names no run."""
+    assert "no run" in (await ended("status", f"{ended.id}/iter-000")).complaint
+
+
+async def test_without_an_id_the_run_that_is_meant_is_named(temporal: Client, tmp_path: Path) -> None:
+    """The command says which run it took; the newest one is what one has just started."""
+    async with held(temporal, tmp_path) as shell:
+        answer = await shell("ui")
+
+    assert answer.out.endswith(f"/{shell.id}\n")
+    assert answer.err.startswith(f"run {shell.id} (the ")
+
+
+# ---------------------------------------------------------------- steering
+
+
+async def test_pause_and_resume(temporal: Client, tmp_path: Path) -> None:
+    """A paused run stands still at the next step and goes on when told."""
+    async with held(temporal, tmp_path) as shell:
+        assert (await shell("pause", shell.id)).out.startswith(f"{shell.id}: pausing after the step at work")
+        shell.run.harness.release("build")
+        assert (await shell.run.status()).phase is Phase.PAUSED
+        assert (await shell("resume", shell.id)).out == f"{shell.id}: resumed\n"
+        assert (await shell.run.result()).outcome == "accepted"
+
+
+async def test_an_update_that_the_run_refuses_is_a_mistake(temporal: Client, tmp_path: Path) -> None:
+    """The validator's own sentence is what the person reads."""
+    async with held(temporal, tmp_path) as shell:
+        assert (await shell("resume", shell.id)).complaint.startswith("error: resume: the run is not paused")
+
+
+async def test_an_ended_run_cannot_be_steered(ended: Shell) -> None:
+    """Updates and cancel say that it is over."""
+    assert "has ended (completed); pause needs a running one" in (await ended("pause", ended.id)).complaint
+    assert "has ended (completed); cancel needs a running one" in (await ended("cancel", ended.id)).complaint
+
+
+async def test_hints_reach_the_run(temporal: Client, tmp_path: Path) -> None:
+    """A hint is in the status of the run it was given to."""
+    async with held(temporal, tmp_path) as shell:
+        assert (await shell("hint", shell.id, "use 6x16 tiles")).out == f"{shell.id}: hint 1 noted\n"
+        assert (await shell.run.status()).hints == ["use 6x16 tiles"]
+
+
+async def test_a_budget_can_be_extended(temporal: Client, tmp_path: Path) -> None:
+    """What is given is added; the answer is the new budget."""
+    async with held(temporal, tmp_path) as shell:
+        answer = await shell("extend", shell.id, "--iterations", "5", "--minutes", "2.5")
+
+        assert answer.out == f"{shell.id}: budget now 25 iterations, 12.5 minutes\n"
+
+
+async def test_a_submitted_kernel_is_judged_like_any_other(temporal: Client, tmp_path: Path) -> None:
+    """A person's kernel becomes the champion when it is the best."""
+    (tmp_path / "own.cpp").write_text(kernel("ratio 3.0", "mine"))
+    async with held(temporal, tmp_path) as shell:
+        answer = await shell("submit", shell.id, "own.cpp")
+        shell.run.harness.release("build")
+        result = await shell.run.result()
+
+    assert answer.out == f"{shell.id}: own.cpp handed in (1 waiting)\n"
+    assert result.champion is not None
+    assert result.champion.score == pytest.approx(3.0)
+
+
+async def test_stop_keeps_the_best(temporal: Client, tmp_path: Path) -> None:
+    """A stopped run accepts and delivers what it has; the reason is in the result."""
+    async with running(temporal, tmp_path, STORY) as run:
+        shell = Shell(run, tmp_path)
+        async with asyncio.timeout(PATIENCE_S):
+            while (await run.status()).wins == 0:
+                await asyncio.sleep(0.02)
+        run.harness.hold("build")
+        await run.held("build")
+        answer = await shell("stop", shell.id, "--reason", "good enough")
+        run.harness.release("build")
+        result = await run.result()
+
+    assert answer.out == f"{shell.id}: stopping after the step at work (good enough)\n"
+    assert result.acceptance is not None
+    assert result.acceptance.accepted
+    assert "good enough" in result.reason
+
+
+async def test_the_best_so_far_can_be_exported_while_a_run_works(temporal: Client, tmp_path: Path) -> None:
+    """Nobody has to wait for the end to use a kernel."""
+    async with running(temporal, tmp_path, STORY) as run:
+        async with asyncio.timeout(PATIENCE_S):
+            while (await run.status()).wins == 0:
+                await asyncio.sleep(0.02)
+        run.harness.hold("build")
+        answer = await Shell(run, tmp_path)("export", run.handle.id, "-o", tmp_path / "out")
+        run.harness.release("build")
+        await run.result()
+
+    assert answer.code == 0, answer.err
+    assert (tmp_path / "out/kernel.cpp").is_file()
+
+
+# ---------------------------------------------------------------- workers come and go
+
+
+async def test_an_ended_run_can_be_read_without_a_worker(temporal: Client, tmp_path: Path) -> None:
+    """The result is on the server; the best kernel is in the store."""
+    async with running(temporal, tmp_path, STORY) as run:
+        await run.result()
+        shell = Shell(run, tmp_path)
+    answer = await shell("status", shell.id, "--json")
+
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)["champion"]["version"] == "v002"
+
+
+async def test_what_was_delivered_can_be_exported_without_a_worker(temporal: Client, tmp_path: Path) -> None:
+    """The files come from the store; that the history is missing is said."""
+    async with running(temporal, tmp_path, STORY) as run:
+        await run.result()
+        shell = Shell(run, tmp_path)
+    answer = await shell("export", shell.id, "-o", "out")
+
+    assert answer.code == 0, answer.err
+    assert (tmp_path / "out/kernel.cpp").read_text() == STORY[-1]
+    assert "warning: only what was delivered: " in answer.err
+
+
+async def test_up_and_down(tmp_path: Path) -> None:
+    """Server and worker start once, serve commands that name no address, and leave no process behind."""
+    settings = Settings(home=tmp_path / "home", store="")
+    env = environment(settings.home)
+    try:
+        first = await command("up", env=env, cwd=tmp_path)
+        server, worker = living_server(settings), living_worker(settings)
+        again = await command("up", env=env, cwd=tmp_path)
+        listed = await command("list", env=env, cwd=tmp_path)
+    finally:
+        down = await command("down", env=env, cwd=tmp_path)
+
+    assert first.code == 0, first.err
+    assert server is not None
+    assert worker is not None
+    assert first.out == again.out
+    assert server.ui in first.out
+    assert (listed.code, listed.out) == (0, "")
+    assert down.out == "stopped: worker and server\n"
+    await until(lambda: not is_alive(server.pid) and not is_alive(worker), "both have ended")
+    assert (await command("down", env=env, cwd=tmp_path)).out == f"nothing is running for {settings.home}\n"
+
+
+async def test_a_worker_that_does_not_start_shows_its_last_lines(tmp_path: Path) -> None:
+    """The reason stands in the worker's log, so the log's end is part of the message."""
+    env = environment(tmp_path / "home", FERRET_STORE="nosuch://store")
+    try:
+        answer = await command("up", env=env, cwd=tmp_path)
+    finally:
+        await command("down", env=env, cwd=tmp_path)
+
+    assert answer.code == 2
+    assert answer.err.startswith("error: the worker ended with status 2; its last lines:\n")
+    assert "FERRET_STORE is 'nosuch://store'" in answer.err
+
+
+async def test_the_embedded_server_and_another_address_exclude_each_other(tmp_path: Path) -> None:
+    """An address in the environment would lead the run elsewhere, so nothing is started."""
+    env = environment(tmp_path / "home", TEMPORAL_ADDRESS="127.0.0.1:1")
+    complaint = (await command("up", env=env, cwd=tmp_path)).complaint
+
+    assert "says 127.0.0.1:1; unset that" in complaint
+    assert living_server(Settings(home=tmp_path / "home", store="")) is None

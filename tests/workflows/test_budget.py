@@ -1,0 +1,66 @@
+"""When the search is over, and what an extension adds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specs.outcomes import Charge, Stage
+from specs.plan import Plan
+from specs.schema import Budget
+from tests.fakes import write_task
+from workflows.budget import added, extend, why_over
+from workflows.state import BudgetExtension, RunState
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    loaded = write_task(tmp_path, ["// one"])
+    return Plan.of(loaded.task, loaded.digest)
+
+
+def state(**fields: Any) -> RunState:
+    budget = Budget(max_iterations=5, max_wall_minutes=1, max_tokens=100, max_usd=2)
+    return RunState.model_validate({"budget": budget, "wins": 1, "attempts": 1} | fields)
+
+
+def test_within_its_budget_the_search_goes_on(plan: Plan) -> None:
+    """Nothing is over yet."""
+    assert why_over(plan, state()) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"attempts": 4}, "5 iterations"),
+        ({"charged_s": 60.0}, "1 minutes"),
+        ({"charge": Charge(input_tokens=60, output_tokens=40)}, "100 tokens"),
+        ({"charge": Charge(usd=2.0)}, "2 USD"),
+        ({"stage": Stage.OPTIMIZE, "stalls": 2, "since_win": 8}, "no win in 8 iterations"),
+        ({"exhausted": True}, "nothing more to propose"),
+        ({"stop_reason": "enough"}, "enough"),
+    ],
+)
+def test_each_limit_ends_it_with_its_own_words(plan: Plan, fields: dict[str, Any], words: str) -> None:
+    """The reason is what a person reads at the end."""
+    assert words in (why_over(plan, state(**fields)) or "")
+
+
+def test_stalls_do_not_end_reproduce(plan: Plan) -> None:
+    """Until the vendor's speed is reproduced, only the budget does."""
+    assert why_over(plan, state(stage=Stage.REPRODUCE, stalls=9)) is None
+
+
+def test_an_unknown_price_stays_unknown() -> None:
+    """It never becomes 0 on the way."""
+    assert added(Charge(usd=1.0), Charge(usd=None, input_tokens=3)) == Charge(usd=None, input_tokens=3)
+    assert added(Charge(usd=1.0), Charge(usd=0.5)).usd == 1.5
+
+
+def test_an_extension_adds_to_what_is_limited() -> None:
+    """And leaves the rest as it was."""
+    one = state()
+    extend(one, BudgetExtension(iterations=2, usd=0.5))
+    assert one.budget == Budget(max_iterations=7, max_wall_minutes=1, max_tokens=100, max_usd=2.5)

@@ -1,0 +1,55 @@
+"""When the search is over, and what it has used. Pure functions of the run's state."""
+
+from __future__ import annotations
+
+from specs.outcomes import Charge, Stage
+from specs.plan import Plan
+from workflows.state import BudgetExtension, RunState
+
+LAST_STALL = 2  # the second stall in OPTIMIZE ends the run
+
+
+def why_over(plan: Plan, state: RunState) -> str | None:
+    """Why no further iteration starts, in words for people; None when the search goes on."""
+    budget, spent = state.budget, state.charge
+    if state.stop_reason is not None:
+        return state.stop_reason
+    if iterations_done(state) >= budget.max_iterations:
+        return f"the budget of {budget.max_iterations} iterations is used up"
+    if state.charged_s >= budget.max_wall_minutes * 60:
+        return f"the budget of {budget.max_wall_minutes:g} minutes is used up"
+    if budget.max_tokens is not None and spent.input_tokens + spent.output_tokens >= budget.max_tokens:
+        return f"the budget of {budget.max_tokens} tokens is used up"
+    if budget.max_usd is not None and spent.usd is not None and spent.usd >= budget.max_usd:
+        return f"the budget of {budget.max_usd:g} USD is used up"
+    if state.stage is Stage.OPTIMIZE and state.stalls >= LAST_STALL:
+        return f"no win in {state.since_win} iterations (search.stall_after {plan.search.stall_after}, twice)"
+    if state.exhausted and not state.submissions:
+        return "the optimiser has nothing more to propose"
+    return None
+
+
+def iterations_done(state: RunState) -> int:
+    return state.wins + state.attempts
+
+
+def added(one: Charge, other: Charge) -> Charge:
+    """Sum of two charges; an unknown price makes the sum unknown."""
+    known = one.usd is not None and other.usd is not None
+    return Charge(
+        input_tokens=one.input_tokens + other.input_tokens,
+        output_tokens=one.output_tokens + other.output_tokens,
+        usd=(one.usd or 0.0) + (other.usd or 0.0) if known else None,
+    )
+
+
+def extend(state: RunState, more: BudgetExtension) -> None:
+    budget = state.budget
+    state.budget = budget.model_copy(
+        update={
+            "max_iterations": budget.max_iterations + (more.iterations or 0),
+            "max_wall_minutes": budget.max_wall_minutes + (more.wall_minutes or 0.0),
+            "max_tokens": None if budget.max_tokens is None else budget.max_tokens + (more.tokens or 0),
+            "max_usd": None if budget.max_usd is None else budget.max_usd + (more.usd or 0.0),
+        }
+    )

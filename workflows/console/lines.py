@@ -1,0 +1,102 @@
+"""What a person reads of a run as plain text: numbers, words, and one line per event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from specs.outcomes import Ending, Interval
+from specs.schema import Budget
+from workflows.state import HistoryLine, Phase, Status
+
+OVER = {Phase.DONE, Phase.CANCELLED}
+
+
+def clean(text: str) -> str:
+    """`text` on one line with nothing in it that a terminal would obey: labels and reasons come from candidates."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def printable_source(text: str) -> str:
+    """`text` with its lines and tabs kept and every other control character replaced."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def microseconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def ratio_text(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if value < 10 else f"{value:.2f}" if value < 100 else f"{value:,.0f}"
+
+
+def interval_text(interval: Interval) -> str:
+    return f"{ratio_text(interval.low)} to {ratio_text(interval.high)}"
+
+
+def duration(seconds: float) -> str:
+    """A span of time for people: `41 s`, `3 min 20 s`, `2 h 05 min`."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def size(count: float) -> str:
+    """A count for people: `950`, `12.5k`, `20M`."""
+    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g}{unit}"
+    return f"{count:g}"
+
+
+def budget_text(budget: Budget) -> str:
+    tokens = f", {size(budget.max_tokens)} tokens" if budget.max_tokens else ""
+    usd = f", {budget.max_usd:g} USD" if budget.max_usd else ""
+    return f"{budget.max_iterations} iterations, {budget.max_wall_minutes:g} minutes{tokens}{usd}"
+
+
+def ending_word(ending: Ending) -> str:
+    return ending.value.replace("_", " ")
+
+
+def history_line(line: HistoryLine) -> str:
+    """`a002 refused: wrong at n4096: ... [02_tail.cpp]`"""
+    ratios = ", ".join(f"{name} {ratio_text(ratio)}" for name, ratio in line.ratios.items())
+    # Decisions name the score in their reason already.
+    score = f", score {ratio_text(line.score)}" if line.score is not None and "score" not in line.reason else ""
+    shown = f" ({clean(ratios)})" if ratios else ""
+    label = f" [{clean(line.label)}]" if line.label else ""
+    return f"{line.version} {ending_word(line.ending)}: {clean(line.reason)}{score}{shown}{label}"
+
+
+def events(before: Status | None, after: Status, fresh: Iterable[HistoryLine]) -> list[str]:
+    """What happened between two looks at a run, one plain line each; `fresh` are the iterations ended meanwhile."""
+    lines = []
+    if before is None:
+        lines.append(f"{after.run_id}: {clean(after.plan.task)} against {clean(after.plan.baseline)}")
+    if after.gate_digest and not (before and before.gate_digest):
+        lines.append(f"gate locked: {after.gate_digest[:12]}")
+    if after.baseline and not (before and before.baseline):
+        times = ", ".join(
+            f"{name} {microseconds(timing.median_us)} us" for name, timing in after.baseline.timings.items()
+        )
+        lines.append(f"baseline {clean(after.baseline.description or after.plan.baseline)}: {clean(times)}")
+        lines.append(f"device {clean(' '.join((after.baseline.device.name, after.baseline.device.detail)))}")
+    lines.extend(history_line(line) for line in fresh)
+    if before and after.stage is not before.stage:
+        lines.append(f"stage {after.stage.value}")
+    if before and after.budget != before.budget:
+        lines.append(f"budget now {budget_text(after.budget)}")
+    known = len(before.hints) if before else 0
+    lines.extend(f"hint: {clean(hint)}" for hint in after.hints[known:])
+    if after.stop_reason and not (before and before.stop_reason):
+        lines.append(f"ending: {clean(after.stop_reason)}")
+    if after.phase not in OVER and (before is None or after.phase is not before.phase):
+        lines.append(after.phase.value)
+    return lines

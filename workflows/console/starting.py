@@ -1,0 +1,130 @@
+"""From a task file to a run at work."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import cast, get_args
+
+from pydantic import ValidationError
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.bundle import pack
+from activities.propose import refuse_unavailable
+from activities.settings import Settings
+from kernels.harness.requests import Sandbox
+from specs.errors import SpecError, UserError
+from specs.loader import LoadedTask, load_task
+from specs.plan import Plan
+from specs.schema import Budget
+from workflows import visibility
+from workflows.console.output import note
+from workflows.console.session import RUN_ID, WORKFLOW, Session
+from workflows.state import WORKFLOW_QUEUE, RunInput
+
+REGISTERING = 40  # attempts to start while the server takes in new search attributes
+
+
+def checked(path: Path) -> LoadedTask:
+    """A task that this version can run, every file it names in place; raises SpecError or UserError otherwise."""
+    loaded = load_task(path)
+    for problem in loaded.warnings:
+        note(str(problem), warning=True)
+    if problems := loaded.check_files():
+        raise SpecError(problems)
+    refuse_unavailable(loaded.task)
+    return loaded
+
+
+def checked_id(run_id: str | None) -> str | None:
+    if run_id is not None and not RUN_ID.fullmatch(run_id):
+        raise UserError(f"--id {run_id!r} is no run id; accepted: up to 100 letters, digits, '.', '_' and '-'")
+    return run_id
+
+
+def planned(loaded: LoadedTask, budget: Mapping[str, float | None], model: str | None) -> Plan:
+    """The task's plan with what the command line gives instead; None leaves the task's value."""
+    plan = Plan.of(loaded.task, loaded.digest)
+    given = {name: value for name, value in budget.items() if value is not None}
+    try:
+        limits = Budget.model_validate({**plan.budget.model_dump(), **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = str(first["loc"][0]).replace("_", "-")
+        raise UserError(f"--{option} {first['input']}: {first['msg'].lower()}") from None
+    chosen = plan.model.model_copy(update={"optimizer": model}) if model else plan.model
+    return plan.model_copy(update={"budget": limits, "model": chosen})
+
+
+def isolation(settings: Settings, given: str | None) -> Sandbox:
+    if given is not None and given not in get_args(Sandbox):
+        raise UserError(f"--sandbox {given!r}; accepted: {', '.join(get_args(Sandbox))}")
+    return cast(Sandbox, given or settings.sandbox)
+
+
+async def begin(session: Session, loaded: LoadedTask, plan: Plan, run_id: str | None, sandbox: Sandbox) -> str:
+    """Store what the run needs and start its workflow; gives the run id. Raises UserError when the id is taken."""
+    bundle = await pack(loaded, session.store())
+    given = RunInput(plan=plan, bundle=bundle, sandbox=sandbox)
+    base = run_id or default_id(plan, datetime.now().astimezone())
+    # A default id is taken only by another start within the same minute: count on.
+    for candidate in [base] if run_id else [base, *(f"{base}-{n}" for n in range(2, 100))]:
+        try:
+            await _start(session, given, candidate)
+        except WorkflowAlreadyStartedError:
+            continue
+        return candidate
+    raise UserError(f"--id {base!r} is taken by another run (python client.py status {base}); give a new one")
+
+
+async def _start(session: Session, given: RunInput, run_id: str) -> None:
+    """Start the workflow; a namespace that has never seen a ferret worker is taught the search attributes first."""
+    plan = given.plan
+    for attempt in range(REGISTERING):
+        try:
+            await session.client.start_workflow(
+                WORKFLOW,
+                given,
+                id=run_id,
+                task_queue=WORKFLOW_QUEUE,
+                # A run's record and delivered files lie under its id, so an id is used once.
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                memo={"task": plan.task, "digest": plan.digest},
+                search_attributes=visibility.at_start(plan),
+                static_summary=f"{plan.task} against {plan.baseline}"[:200],
+                static_details=details(plan),
+            )
+        except RPCError as error:
+            unknown = error.status is RPCStatusCode.INVALID_ARGUMENT and "search attribute" in str(error).lower()
+            if not unknown or attempt == REGISTERING - 1:
+                raise
+            if not await visibility.register(session.client):
+                names = ", ".join(f"{key.name} ({key.indexed_value_type.name.title()})" for key in visibility.KEYS)
+                raise UserError(
+                    f"namespace {session.client.namespace} lacks ferret's search attributes and this connection may "
+                    f"not add them; let an administrator add {names}"
+                ) from None
+            await asyncio.sleep(0.25)  # a registered attribute is usable a moment later
+        else:
+            return
+
+
+def default_id(plan: Plan, now: datetime) -> str:
+    """`skinny-gemm-f32-cpu-3f2a1c-1130-0312`: task, digest, day and minute."""
+    slug = re.sub(r"[^a-z0-9._]+", "-", plan.task.lower()).strip("-._")[:60] or "task"
+    return f"{slug}-{plan.digest[:6]}-{now:%m%d-%H%M}"
+
+
+def details(plan: Plan) -> str:
+    """The plan as Markdown, for the Temporal UI."""
+    rows = "".join(f"| {c.name} | {c.target_ratio:g} | {c.weight:g} |\n" for c in plan.configs)
+    return (
+        f"**{plan.task}** against {plan.baseline} on {plan.gpu}, scored by {plan.scoring.value}\n\n"
+        f"| config | target ratio | weight |\n|---|---|---|\n{rows}"
+    )

@@ -1,0 +1,125 @@
+"""The Markdown that the Temporal UI shows while a run or an iteration is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specs.history import HistoryLine
+from specs.outcomes import BuildResult, Measurement, Proposal, Verdict
+from specs.plan import Plan
+from workflows.budget import iterations_done
+from workflows.state import IterationInput, IterationResult, Phase, RunState
+
+LAST = 8  # iterations shown: the details are for a glance, the `history` query has them all
+
+
+def run(plan: Plan, state: RunState, phase: Phase, activity: str) -> str:
+    champion = state.champion
+    rows = [
+        ("phase", phase.value + (f": {activity}" if activity else "")),
+        ("stage", state.stage.value),
+        (
+            "score",
+            f"**{champion.score:.4f}** ({plan.scoring.value}, {champion.version})" if champion else "no kernel yet",
+        ),
+        ("wins, attempts", f"{state.wins}, {state.attempts}; {state.since_win} since the last win"),
+        ("iterations", f"{iterations_done(state)} of {state.budget.max_iterations}"),
+        ("minutes", f"{state.charged_s / 60:.1f} of {state.budget.max_wall_minutes:g}"),
+        ("cost", _cost(state)),
+        ("device", state.device.description if state.device else "none yet"),
+        ("gate", state.lock.digest[:16] if state.lock else "not locked yet"),
+    ]
+    if state.stop_reason:
+        rows.append(("search ended", state.stop_reason))
+    if state.acceptance:
+        verdict = "accepted" if state.acceptance.accepted else "not accepted"
+        rows.append(("acceptance", f"{state.acceptance.version} {verdict}: {state.acceptance.reason}"))
+    parts = [f"### {_cell(plan.task)} against {_cell(plan.baseline)}", _table(("", ""), rows)]
+    if state.measurement is not None:
+        targets = {config.name: config.target_ratio for config in plan.configs}
+        parts += ["#### Ratio to the baseline", _ratios(state.measurement, targets)]
+    if state.history:
+        parts += ["#### Last iterations", _history(state.history[-LAST:])]
+    if state.delivery is not None:
+        parts.append(f"Delivered to `{state.delivery.folder}`")
+    return "\n\n".join(parts)
+
+
+def iteration(
+    given: IterationInput,
+    step: str,
+    proposal: Proposal | None,
+    built: BuildResult | None,
+    verdict: Verdict | None,
+    measurement: Measurement | None,
+    result: IterationResult | None,
+    paused: bool,
+) -> str:
+    rows = [
+        (
+            "step",
+            (result.ending.value.replace("_", " ") if result else step)
+            + (" (paused)" if paused and not result else ""),
+        ),
+        (
+            "candidate",
+            f"{proposal.label} (`{proposal.source.sha256[:12]}`, {proposal.source.size} bytes)" if proposal else "",
+        ),
+        (
+            "build",
+            f"{built.status.value} in {built.seconds:.1f} s" + (" (cached)" if built.cached else "") if built else "",
+        ),
+        ("verdict", f"passed {verdict.cases} calls" if verdict and verdict.passed else "refused" if verdict else ""),
+        ("champion", f"{given.champion.version}, score {given.champion.score:.4f}" if given.champion else "none"),
+        ("why", result.reason if result else ""),
+    ]
+    parts = [f"### Iteration {given.index}", _table(("", ""), [row for row in rows if row[1]])]
+    if measurement is not None:
+        parts.append(_ratios(measurement, {config.name: config.target_ratio for config in given.plan.configs}))
+    return "\n\n".join(parts)
+
+
+def _ratios(measurement: Measurement, targets: dict[str, float]) -> str:
+    worst = min(measurement.configs, key=lambda one: one.ratio.value).config
+    rows = [
+        (
+            f"{one.config} (worst)" if one.config == worst and len(measurement.configs) > 1 else one.config,
+            f"{one.ratio.value:.4f}",
+            f"{one.ratio.low:.4f} to {one.ratio.high:.4f}",
+            f"{targets.get(one.config, 1.0):g}",
+            f"{one.candidate.median_us:.2f}",
+            f"{one.baseline.median_us:.2f}",
+        )
+        for one in measurement.configs
+    ]
+    return _table(("config", "ratio", "95% interval", "target", "kernel us", "baseline us"), rows)
+
+
+def _history(lines: Sequence[HistoryLine]) -> str:
+    rows = [
+        (
+            line.version,
+            line.ending.value.replace("_", " "),
+            line.label,
+            "" if line.score is None else f"{line.score:.4f}",
+            line.reason,
+        )
+        for line in reversed(lines)
+    ]
+    return _table(("", "ending", "candidate", "score", "why"), rows)
+
+
+def _cost(state: RunState) -> str:
+    charge = state.charge
+    price = "price unknown" if charge.usd is None else f"{charge.usd:.2f} USD"
+    return f"{charge.input_tokens + charge.output_tokens} tokens, {price}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Text from tasks and compilers must not end a cell or start a tag."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,0 +1,157 @@
+"""Turning what the children found into the run's history: numbers, champion, stage, stalls. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specs.history import Champion, HistoryLine
+from specs.outcomes import Ending, Iteration, Origin, Stage
+from specs.plan import Plan
+from specs.scoring import stage_gate_open
+from workflows.budget import added, iterations_done
+from workflows.state import IterationResult, RunState, Submission
+
+TRIED_LENGTH = 16  # hex digits of a normalised digest: 64 bits are plenty among a run's few hundred sources
+REASON_LENGTH = 400
+
+
+def tried(state: RunState) -> dict[str, str]:
+    """What a child needs to answer a repeated source from history, kept short since every child carries it."""
+    answered = [line for line in state.history if line.ending not in (Ending.DUPLICATE, Ending.STOPPED)]
+    return {line.normal[:TRIED_LENGTH]: line.version for line in answered if line.normal}
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One iteration of a round, before the run's common data are added to it."""
+
+    index: int
+    submission: Submission | None
+    script_position: int
+    use_seed: bool
+
+
+def next_round(plan: Plan, state: RunState) -> list[Slot]:
+    """The iterations to run side by side: people's kernels first, then the seed alone, then the optimiser's."""
+    width = min(plan.search.width, state.budget.max_iterations - iterations_done(state))
+    waiting = state.submissions[:width]
+    seed_due = plan.seeded and not any(line.origin is Origin.SEED for line in state.history)
+    own = 0 if state.exhausted else width - len(waiting)
+    if seed_due:
+        own = min(own, 1)
+    return [
+        Slot(
+            index=state.next_index + position,
+            submission=waiting[position] if position < len(waiting) else None,
+            script_position=state.script_position + max(0, position - len(waiting)),
+            use_seed=seed_due and position >= len(waiting),
+        )
+        for position in range(len(waiting) + own)
+    ]
+
+
+def settle(
+    plan: Plan, state: RunState, given: Sequence[Slot], results: Sequence[IterationResult], seconds: float
+) -> list[Iteration]:
+    """Book one round, in order of index; returns its iterations with their final numbers, ready to record."""
+    best = _best(results)
+    booked = []
+    for slot, result in zip(given, results, strict=True):
+        state.charge = added(state.charge, result.charge)
+        if slot.submission is not None:
+            state.submissions.remove(slot.submission)
+        elif result.ending is Ending.NO_PROPOSAL:
+            state.exhausted = True
+        elif not slot.use_seed:
+            state.script_position += 1
+        if result.iteration is None:
+            continue
+        iteration = _numbered(state, result.iteration, is_best=result is best, best=best)
+        state.next_index = max(state.next_index, iteration.index + 1)
+        state.history.append(_line(iteration, result, seconds))
+        if iteration.ending is Ending.WIN:
+            _crown(plan, state, iteration)
+        else:
+            state.attempts += 1
+            state.since_win += 1
+        booked.append(iteration)
+    state.stalls = state.since_win // plan.search.stall_after
+    return booked
+
+
+def _best(results: Sequence[IterationResult]) -> IterationResult | None:
+    """Of several wins in one round the highest score becomes the champion; the earlier one of two equals."""
+    wins = [result for result in results if result.ending is Ending.WIN]
+    return max(wins, key=_score, default=None)
+
+
+def _score(result: IterationResult) -> float:
+    measurement = result.iteration and result.iteration.measurement
+    if not measurement:
+        return 0.0
+    # The gain was taken against the champion in the same rounds, so it compares siblings better than the bare score.
+    return measurement.gain.value if measurement.gain is not None else measurement.score.value
+
+
+def _numbered(state: RunState, iteration: Iteration, *, is_best: bool, best: IterationResult | None) -> Iteration:
+    if iteration.ending is Ending.WIN and is_best:
+        return iteration.model_copy(update={"version": f"v{state.wins + 1:03d}"})
+    update: dict[str, object] = {"version": f"a{state.attempts + 1:03d}"}
+    if iteration.ending is Ending.WIN and best is not None:
+        update |= {
+            "ending": Ending.SLOWER,
+            "reason": f"a win, but iteration {best.index} of the same round won by more",
+        }
+    if iteration.ending is Ending.DUPLICATE:
+        update |= {"reason": _answered(state, iteration.reason)}
+    return iteration.model_copy(update=update)
+
+
+def _answered(state: RunState, reason: str) -> str:
+    """A repeated source is answered with what came of it the first time."""
+    earlier = next((line for line in state.history if reason.endswith(line.version)), None)
+    if earlier is None:
+        return reason
+    return f"{reason}, which ended as {earlier.ending.value.replace('_', ' ')}: {earlier.reason}"[:REASON_LENGTH]
+
+
+def _line(iteration: Iteration, result: IterationResult, seconds: float) -> HistoryLine:
+    measurement, proposal = iteration.measurement, iteration.proposal
+    return HistoryLine(
+        index=iteration.index,
+        version=iteration.version,
+        stage=iteration.stage,
+        ending=iteration.ending,
+        label=result.label,
+        origin=proposal.origin if proposal else None,
+        reason=iteration.reason[:REASON_LENGTH],
+        source=proposal.source if proposal else None,
+        normal=proposal.normal if proposal else None,
+        score=measurement.score.value if measurement else None,
+        gain=measurement.gain.value if measurement and measurement.gain else None,
+        ratios=measurement.ratios() if measurement else {},
+        seconds=round(seconds, 3),
+    )
+
+
+def _crown(plan: Plan, state: RunState, iteration: Iteration) -> None:
+    """The one place where a candidate becomes the champion."""
+    assert iteration.proposal is not None
+    assert iteration.build is not None
+    assert iteration.build.library is not None
+    assert iteration.measurement is not None
+    state.champion = Champion(
+        version=iteration.version,
+        index=iteration.index,
+        source=iteration.proposal.source,
+        library=iteration.build.library,
+        score=iteration.measurement.score.value,
+        ratios=iteration.measurement.ratios(),
+    )
+    state.champions.append(state.champion)
+    state.measurement = iteration.measurement
+    state.wins += 1
+    state.since_win = 0
+    if stage_gate_open(plan.stage_gate, state.champion.score, state.champion.ratios, plan.configs):
+        state.stage = Stage.OPTIMIZE

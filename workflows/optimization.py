@@ -1,0 +1,410 @@
+"""The run: lock the gate, measure the baseline, iterate while the budget lasts, accept, deliver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
+
+with workflow.unsafe.imports_passed_through():
+    from activities import accept, claim_device, deliver, lock_gate, measure_baseline, record, release_device
+    from specs.outcomes import Acceptance, Ending, Iteration
+    from specs.plan import Plan
+    from workflows import details, ending, ledger, visibility
+    from workflows.budget import why_over
+    from workflows.state import (
+        Delivery,
+        DeviceClaim,
+        IterationInput,
+        IterationResult,
+        Phase,
+        RunInput,
+        RunResult,
+        RunState,
+    )
+
+from workflows.failures import DEVICE_LOST, FATAL, for_people, kind, on_device, raise_if_cancelled, words
+from workflows.iteration import IterationWorkflow
+from workflows.messages import Child, RunMessages
+
+T = TypeVar("T")
+
+
+@workflow.defn(name="OptimizationWorkflow")
+class OptimizationWorkflow(RunMessages):
+    @workflow.init
+    def __init__(self, given: RunInput) -> None:
+        # Before `run`, so that messages which arrive with the very first task find their state.
+        self.given = given
+        self.plan: Plan = given.plan
+        self.state = given.state or RunState(budget=given.plan.budget)
+        self.phase = self.state.phase
+        self.activity = ""
+        self.children: dict[int, Child] = {}
+        self.charged_since = workflow.now()
+
+    @workflow.run
+    async def run(self, given: RunInput) -> RunResult:
+        try:
+            await self._lock_gate()
+            await self._measure_baseline()
+            while await self._may_go_on():
+                await self._iterate()
+                await self._continue_as_new_if_long()
+            await self._accept()
+            await self._deliver(Phase.DONE)
+        except asyncio.CancelledError:
+            await self._deliver(Phase.CANCELLED)
+            raise
+        except (ActivityError, ChildWorkflowError, ApplicationError) as error:
+            await self._give_up(error)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return ending.result(self.plan, self.state)
+
+    # ---------------------------------------------------------------- the chapters
+
+    async def _lock_gate(self) -> None:
+        if self.state.lock is not None:
+            return  # carried over by continue-as-new
+        self._enter(Phase.LOCKING_GATE)
+        locked = await workflow.execute_activity_method(
+            lock_gate.GateLocking.lock_gate,
+            lock_gate.LockGateInput(bundle=self.given.bundle),
+            task_queue=self.plan.queue,
+            summary="hash and lock the gate",
+            **lock_gate.OPTIONS,
+        )
+        self.state.lock = locked.lock
+
+    async def _measure_baseline(self) -> None:
+        if self.state.baseline is not None:
+            return
+        await self._while_paused()
+        self._enter(Phase.MEASURING_BASELINE)
+        await self._claim_device(silent=None)
+        self.charged_since = workflow.now()
+        self._charge(await self._keeping_a_device(self._time_baseline))
+
+    async def _may_go_on(self) -> bool:
+        """The boundary between two iterations: a pause holds here, and here the search ends."""
+        await self._while_paused()
+        reason = why_over(self.plan, self.state)
+        if reason is not None:
+            self.state.stop_reason = reason
+            return False
+        self._enter(Phase.ITERATING, f"iteration {self.state.next_index}")
+        return True
+
+    async def _iterate(self) -> None:
+        """One round: `search.width` iterations side by side, the best of them against the champion."""
+        slots = ledger.next_round(self.plan, self.state)
+        self.charged_since = workflow.now()
+        try:
+            results = await self._run_children(slots)
+        except (ChildWorkflowError, ActivityError) as error:
+            raise_if_cancelled(error)
+            self._end_search_after(error)
+            return
+        # Side by side, only the time in which every one of them waited was waiting.
+        charged = self._charge(min(result.queue_wait_s + result.paused_s for result in results))
+        booked = ledger.settle(self.plan, self.state, slots, results, charged)
+        for iteration in booked:
+            await self._record(iteration)
+        self.show()
+
+    async def _accept(self) -> None:
+        """The newest champion that passes is the one delivered; one that does not falls back to the win before it."""
+        self._enter(Phase.ACCEPTING)
+        for champion in reversed(self.state.champions):
+            self.activity = f"accepting {champion.version}"
+            self.state.champion = champion
+            try:
+                self.state.acceptance = await self._keeping_a_device(self._accept_champion)
+            except ActivityError as error:
+                raise_if_cancelled(error)
+                self._end_search_after(error)
+                return
+            if self.state.acceptance.accepted:
+                return
+        self.state.champion = None
+
+    async def _deliver(self, end: Phase) -> None:
+        """Export the best so far; also the last act of a cancelled run, whose main task is cancelled only once."""
+        if end is Phase.CANCELLED:
+            self.state.stop_reason = f"cancelled: {workflow.cancellation_reason() or 'no reason given'}"
+        self._enter(Phase.CANCELLED if end is Phase.CANCELLED else Phase.DELIVERING)
+        if self.state.baseline is not None:
+            run_id, times = workflow.info().workflow_id, (self._started(), workflow.now())
+            summary = ending.summary(self.plan, self.state, run_id, times, cancelled=end is Phase.CANCELLED)
+            delivered = await workflow.execute_activity_method(
+                deliver.Delivering.deliver,
+                deliver.DeliverInput(language=self.plan.language, summary=summary),
+                task_queue=self.plan.queue,
+                summary="write the best kernel, result.json and report.html",
+                **deliver.OPTIONS,
+            )
+            self.state.delivery = Delivery(folder=delivered.folder, files=delivered.files, record=delivered.record)
+        await self._release_device()
+        self._enter(end)
+
+    # ---------------------------------------------------------------- iterations
+
+    async def _run_children(self, slots: Sequence[ledger.Slot]) -> list[IterationResult]:
+        """All of them, in order; those whose device went silent run again on another one."""
+        done: dict[int, IterationResult] = {}
+        while waiting := [slot for slot in slots if slot.index not in done]:
+            self._show_children(waiting)
+            ended = await asyncio.gather(*(self._run_child(slot) for slot in waiting), return_exceptions=True)
+            lost = None
+            for slot, outcome in zip(waiting, ended, strict=True):
+                if isinstance(outcome, IterationResult):
+                    done[slot.index] = outcome
+                elif isinstance(outcome, ChildWorkflowError) and kind(outcome) == DEVICE_LOST:
+                    lost = outcome
+                else:
+                    raise outcome
+            if lost is not None:
+                await self._replace_device()
+                # Waiting for a device that was gone is waiting in a queue.
+                self.charged_since = workflow.now()
+        return [done[slot.index] for slot in slots]
+
+    async def _run_child(self, slot: ledger.Slot) -> IterationResult:
+        child = await workflow.start_child_workflow(
+            IterationWorkflow.run,
+            self._child_input(slot),
+            id=f"{workflow.info().workflow_id}/iter-{slot.index:03d}",
+            static_summary=f"{self.plan.task}: iteration {slot.index}",
+            search_attributes=visibility.of_child(self.plan, slot.index, self.state.stage.value),
+        )
+        self.children[slot.index] = child
+        try:
+            # What was said while the child was being started has not reached it.
+            if self.state.stop_reason is not None:
+                await self._tell(child, IterationWorkflow.stop)
+            elif self.state.paused:
+                await self._tell(child, IterationWorkflow.pause)
+            return await child
+        except ChildWorkflowError as error:
+            if workflow.cancellation_reason() is None and kind(error) in ("CancelledError", "TerminatedError"):
+                return self._ended_by_hand(slot)
+            raise_if_cancelled(error)
+            raise
+        finally:
+            del self.children[slot.index]
+
+    def _child_input(self, slot: ledger.Slot) -> IterationInput:
+        state = self.state
+        assert state.lock is not None
+        assert state.device is not None
+        assert state.baseline_library is not None
+        return IterationInput(
+            plan=self.plan,
+            bundle=self.given.bundle,
+            index=slot.index,
+            stage=state.stage,
+            lock=state.lock,
+            device=state.device,
+            baseline_library=state.baseline_library,
+            champion=state.champion,
+            submission=slot.submission,
+            script_position=slot.script_position,
+            use_seed=slot.use_seed,
+            tried=ledger.tried(state),
+            hints=tuple(state.hints),
+            sandbox=self.given.sandbox,
+            device_patience_s=self.given.device_patience_s,
+        )
+
+    def _ended_by_hand(self, slot: ledger.Slot) -> IterationResult:
+        """Someone cancelled or terminated only the child, in the Temporal UI: the run goes on with the next one."""
+        reason = "this iteration was cancelled by hand"
+        iteration = Iteration(
+            index=slot.index, version="a000", stage=self.state.stage, ending=Ending.STOPPED, reason=reason
+        )
+        return IterationResult(index=slot.index, ending=Ending.STOPPED, reason=reason, label="", iteration=iteration)
+
+    async def _record(self, iteration: Iteration) -> None:
+        champion = self.state.champion
+        try:
+            await workflow.execute_activity_method(
+                record.Recording.record,
+                record.RecordInput(
+                    run_id=workflow.info().workflow_id,
+                    task=self.plan.task,
+                    language=self.plan.language,
+                    iteration=iteration,
+                    champion=champion.source if champion else None,
+                    champion_version=champion.version if champion else None,
+                ),
+                task_queue=self.plan.queue,
+                summary=f"commit {iteration.version}: {iteration.ending.value}",
+                **record.OPTIONS,
+            )
+        except ActivityError as error:
+            raise_if_cancelled(error)
+            # The record is for people; the run's own state is complete without it.
+            workflow.logger.warning("iteration %s was not recorded: %s", iteration.version, words(error))
+
+    # ---------------------------------------------------------------- the device
+
+    async def _claim_device(self, silent: str | None) -> None:
+        claimed = await workflow.execute_activity_method(
+            claim_device.DeviceClaiming.claim_device,
+            claim_device.ClaimDeviceInput(
+                run_id=workflow.info().workflow_id, kind=self.plan.gpu.strip().lower(), silent=silent
+            ),
+            task_queue=self.plan.queue,
+            summary="claim a device" if silent is None else f"claim a device instead of {silent}",
+            **claim_device.OPTIONS,
+        )
+        self.state.device = DeviceClaim(queue=claimed.queue, description=claimed.description)
+
+    async def _replace_device(self) -> None:
+        """Times of two devices cannot be compared, so the baseline is measured again."""
+        assert self.state.device is not None
+        workflow.logger.warning("device %s went silent", self.state.device.queue)
+        await self._claim_device(silent=self.state.device.queue)
+        await self._keeping_a_device(self._time_baseline)
+
+    async def _keeping_a_device(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Run a step on the claimed device, and again on another one as often as the device goes silent."""
+        while True:
+            assert self.state.device is not None
+            try:
+                with on_device(self.state.device.queue):
+                    return await step()
+            except ApplicationError as error:
+                if error.type != DEVICE_LOST:
+                    raise
+                await self._claim_device(silent=self.state.device.queue)
+                self.charged_since = workflow.now()
+                # The baseline's times belong to the device that is gone; measuring it is also what proves the new one.
+                if step != self._time_baseline:
+                    await self._keeping_a_device(self._time_baseline)
+
+    async def _time_baseline(self) -> float:
+        """Returns the seconds spent waiting."""
+        state = self.state
+        assert state.lock is not None
+        assert state.device is not None
+        measured = await workflow.execute_activity_method(
+            measure_baseline.BaselineMeasuring.measure_baseline,
+            measure_baseline.MeasureBaselineInput(
+                bundle=self.given.bundle, lock=state.lock, sandbox=self.given.sandbox
+            ),
+            task_queue=state.device.queue,
+            schedule_to_start_timeout=timedelta(seconds=self.given.device_patience_s),
+            summary=f"build, judge and time {self.plan.baseline[:100]}",
+            **measure_baseline.OPTIONS,
+        )
+        state.baseline_library, state.baseline = measured.library, measured.times
+        return measured.queue_wait_s
+
+    async def _accept_champion(self) -> Acceptance:
+        state = self.state
+        assert state.champion is not None
+        assert state.lock is not None
+        assert state.device is not None
+        assert state.baseline_library is not None
+        accepted = await workflow.execute_activity_method(
+            accept.Accepting.accept,
+            accept.AcceptInput(
+                bundle=self.given.bundle,
+                lock=state.lock,
+                baseline=state.baseline_library,
+                version=state.champion.version,
+                source=state.champion.source,
+                sandbox=self.given.sandbox,
+            ),
+            task_queue=state.device.queue,
+            schedule_to_start_timeout=timedelta(seconds=self.given.device_patience_s),
+            summary=f"accept {state.champion.version}: production flags, held-out cases, fresh processes",
+            **accept.OPTIONS,
+        )
+        return accepted.acceptance
+
+    async def _release_device(self) -> None:
+        if self.state.device is None:
+            return
+        try:
+            await workflow.execute_activity_method(
+                release_device.DeviceReleasing.release_device,
+                release_device.ReleaseDeviceInput(run_id=workflow.info().workflow_id, queue=self.state.device.queue),
+                task_queue=self.state.device.queue,
+                summary="release the device",
+                **release_device.OPTIONS,
+            )
+        except ActivityError as error:
+            raise_if_cancelled(error)
+            workflow.logger.warning("device was not released: %s", words(error))
+
+    def _charge(self, waited_s: float) -> float:
+        """Charge the time since `charged_since`, without what was waiting; returns the seconds charged."""
+        seconds = max(0.0, (workflow.now() - self.charged_since).total_seconds() - waited_s)
+        self.state.charged_s += seconds
+        return seconds
+
+    # ---------------------------------------------------------------- endings
+
+    def _end_search_after(self, error: ActivityError | ChildWorkflowError) -> None:
+        """A machine that stays broken ends the search with what it has; a broken gate, or no kernel, fails the run."""
+        if kind(error) in FATAL or self.state.champion is None:
+            raise error
+        self.state.stop_reason = f"gave up after a failure of the machine ({kind(error)}: {words(error)})"[:1000]
+
+    async def _give_up(self, error: ActivityError | ChildWorkflowError | ApplicationError) -> None:
+        """Fail the run with one message. Nothing is delivered: what a broken gate has judged cannot be trusted."""
+        try:
+            raise_if_cancelled(error)
+        except asyncio.CancelledError:
+            await self._deliver(Phase.CANCELLED)
+            raise
+        self.state.stop_reason = words(error)
+        await self._release_device()
+        self._enter(Phase.DONE)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        raise for_people(error) from error
+
+    async def _continue_as_new_if_long(self) -> None:
+        limit, info = self.given.history_events_limit, workflow.info()
+        long = info.is_continue_as_new_suggested() or (limit is not None and info.get_current_history_length() > limit)
+        if not long:
+            return
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        self.state.started = self._started()
+        workflow.continue_as_new(self.given.model_copy(update={"state": self.state}))
+
+    async def _while_paused(self) -> None:
+        if self.state.paused:
+            self.show()
+            await workflow.wait_condition(lambda: not self.state.paused or self.state.stop_reason is not None)
+
+    def _started(self) -> datetime:
+        return self.state.started or workflow.info().workflow_start_time
+
+    # ---------------------------------------------------------------- what people see
+
+    def _enter(self, phase: Phase, activity: str = "") -> None:
+        changed, self.phase, self.activity = phase is not self.phase, phase, activity
+        self.state.phase = phase
+        if changed:
+            self.show()
+        else:
+            self._show_details()
+
+    def show(self) -> None:
+        self._show_details()
+        workflow.upsert_search_attributes(visibility.of_run(self.plan, self.state, self.shown_phase()))
+
+    def _show_details(self) -> None:
+        workflow.set_current_details(details.run(self.plan, self.state, self.shown_phase(), self.activity))
+
+    def _show_children(self, slots: Sequence[ledger.Slot]) -> None:
+        names = ", ".join(f"{slot.index:03d}" for slot in slots)
+        self.activity = f"iteration {names}" if len(slots) == 1 else f"iterations {names}"
+        self._show_details()

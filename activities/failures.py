@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from temporalio.exceptions import ApplicationError
 
 from activities.harness import Refused
-from specs.errors import FerretError, MachineError
+from specs.errors import DeviceBusy, FerretError, MachineError
 
 
 @contextmanager
@@ -18,11 +19,15 @@ def told_to_temporal() -> Iterator[None]:
         yield
     except Refused as error:
         refusal = error.refusal
-        raise ApplicationError(refusal.message, type=refusal.error, non_retryable=not refusal.retryable) from error
+        raise _failure(refusal.message, refusal.error, retryable=refusal.retryable) from error
     except FerretError as error:
-        raise ApplicationError(
-            str(error), type=type(error).__name__, non_retryable=not isinstance(error, MachineError)
-        ) from error
+        raise _failure(str(error), type(error).__name__, retryable=isinstance(error, MachineError)) from error
     except OSError as error:
         # A full disk or a lost mount on this machine; the next attempt may find it mended.
         raise ApplicationError(f"{error.strerror or error}: {error.filename or ''}", type="MachineError") from error
+
+
+def _failure(message: str, name: str, *, retryable: bool) -> ApplicationError:
+    # A busy device is asked for again at once: with growing pauses, whoever measures back to back would always win it.
+    again = timedelta(seconds=1) if name == DeviceBusy.__name__ else None
+    return ApplicationError(message, type=name, non_retryable=not retryable, next_retry_delay=again)

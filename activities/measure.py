@@ -16,7 +16,7 @@ from specs.outcomes import BlobRef, MeasureOutcome, Value
 
 SAMPLING_S = 120.0
 # Short, so that waiting for the lock shows as failed attempts, which are not charged to the run's budget.
-LOCK_WAIT_S = 10.0
+LOCK_WAIT_S = 20.0
 
 OPTIONS = Options(
     start_to_close_timeout=timedelta(minutes=15),  # sampling stops by itself long before

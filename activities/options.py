@@ -12,11 +12,12 @@ from temporalio.workflow import ActivityCancellationType
 OVERSIZED = "PayloadsTooLarge"
 
 # Lost workers and shutdowns use up attempts too, so a handful of deploys must not fail a run. With these intervals a
-# machine has a quarter of an hour to recover (disk freed, device given back) before the run ends with what it has.
+# machine has half an hour to recover (disk freed), and others twenty minutes to give the device back, before the run
+# ends with what it has.
 PATIENT = RetryPolicy(
     initial_interval=timedelta(seconds=1),
     maximum_interval=timedelta(seconds=30),
-    maximum_attempts=30,
+    maximum_attempts=60,
     non_retryable_error_types=[OVERSIZED],
 )
 # For steps that the run can do without.

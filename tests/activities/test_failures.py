@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from datetime import timedelta
 
 import pytest
 from temporalio.exceptions import ApplicationError
@@ -37,6 +38,14 @@ def test_the_harness_says_itself_whether_a_retry_helps(retryable: bool) -> None:
     """Its error keeps its name and its words."""
     failure = told(Refused(Refusal(error="DeviceBusy", message="held by 17", retryable=retryable)))
     assert (failure.type, failure.message, failure.non_retryable) == ("DeviceBusy", "held by 17", not retryable)
+
+
+def test_a_busy_device_is_asked_for_again_soon() -> None:
+    """With growing pauses, whoever measures back to back would always win it."""
+    busy = Refusal(error="DeviceBusy", message="held by 17", retryable=True)
+    for error in (DeviceBusy("x"), Refused(busy)):
+        assert told(error).next_retry_delay == timedelta(seconds=1)
+    assert told(StoreError("x")).next_retry_delay is None
 
 
 def test_a_full_disk_is_tried_again() -> None:

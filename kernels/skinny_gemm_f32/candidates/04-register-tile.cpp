@@ -2,7 +2,7 @@
 //
 // What changed against 02: C is written once instead of once per k, and each vector of B that is loaded feeds four
 // rows. Against 03: every k is summed, with no unrolling by hand (the loop is limited by memory, not by its counter).
-// Expected: half as fast again as 02, about the speed of OpenBLAS. B is read four times, always down the columns.
+// Expected: half as fast again as 02. B is read four times, always down the columns.
 #include <cstddef>
 
 namespace {

@@ -4,7 +4,7 @@
 // by side (4 KB), and a tile of B (64 rows x 3 vectors) is read from memory once and then used for both halves of the
 // sixteen rows. C is loaded and stored once a block. Neighbouring tiles lie side by side in B, so its 64 rows are 64
 // streams instead of a walk down the columns that touches a new page at each step.
-// Expected: a quarter faster than 04 or more, and past OpenBLAS, which copies all of B before it multiplies.
+// Expected: a quarter faster than 04 or more, and near OpenBLAS, which copies all of B before it multiplies.
 #include <cstddef>
 
 namespace {

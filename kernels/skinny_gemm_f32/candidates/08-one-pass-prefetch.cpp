@@ -4,7 +4,7 @@
 // each value of B is loaded into a register exactly once, and multiplied from packed A as a memory operand. The 64
 // rows of a block are too many streams for the hardware prefetcher: the tile asks for the next tile's lines itself,
 // one line for every k.
-// Expected: a third faster than 06.
+// Expected: a quarter faster than 06, and past OpenBLAS.
 #include <cstddef>
 
 namespace {

@@ -4,7 +4,7 @@
 // the same set of the first-level cache, which holds eight of them: what 08 prefetches there is gone before it is
 // used. Here the prefetch goes to the second level and runs four tiles ahead. At the end of a block it goes on with
 // the first tiles of the next block, and with the next block of A, so no block starts cold.
-// Expected: a quarter faster than 08, more where N is 1024; close to what the multiply units can do.
+// Expected: a quarter faster than 08, most where N is 1024; close to what the multiply units can do.
 #include <cstddef>
 
 namespace {

@@ -81,7 +81,7 @@ async def histories(client: Client, run: str) -> list[WorkflowHistory]:
 async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="workflow id of the run")
-    parser.add_argument("--limit", type=float, default=0.15, help="largest accepted share outside the work (default 0.15)")
+    parser.add_argument("--limit", type=float, default=0.15, help="largest share outside the work (default 0.15)")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     given = parser.parse_args()
 
@@ -102,11 +102,16 @@ async def main() -> int:
     per: dict[str, list[float]] = defaultdict(list)
     for span in all_spans:
         per[span.activity].append(span.end - span.start)
-    print(f"run {given.run}: {wall:.1f} s after start-up, {busy:.1f} s of it building, judging, measuring; outside: {outside:.1%}")
+    print(f"run {given.run}: {wall:.1f} s after start-up, {busy:.1f} s of it building, judging and measuring")
+    print(f"outside: {outside:.1%}")
     for name, times in sorted(per.items(), key=lambda item: -sum(item[1])):
         print(f"  {name:<18} {len(times):>3} x  {sum(times):7.2f} s{'' if name in WORK else '   (outside)'}")
     figures = {
-        "run": given.run, "wall_s": wall, "work_s": busy, "outside_share": outside, "cpus": os.cpu_count(),
+        "run": given.run,
+        "wall_s": wall,
+        "work_s": busy,
+        "outside_share": outside,
+        "cpus": os.cpu_count(),
         "activities": {name: {"count": len(times), "seconds": sum(times)} for name, times in per.items()},
     }
     if given.json:

@@ -275,7 +275,6 @@ async def size_of(client: Client, workflow_id: str) -> tuple[int, int]:
 
 def recorded(record: Path) -> tuple[list[str], dict[str, str]]:
     """Versions in the order of their commits, and tag -> the version whose commit it names."""
-    repo = Repo(record)
-    commits = list(repo.iter_commits(reverse=True))
-    version = {commit.hexsha: str(commit.summary).split(":")[0] for commit in commits}
-    return list(version.values()), {tag.name: version[tag.commit.hexsha] for tag in repo.tags}
+    with Repo(record) as repo:
+        version = {one.hexsha: str(one.summary).split(":")[0] for one in repo.iter_commits(reverse=True)}
+        return list(version.values()), {tag.name: version[tag.commit.hexsha] for tag in repo.tags}

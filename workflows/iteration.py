@@ -12,6 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from specs.decision import decide
     from specs.outcomes import (
         BuildResult,
+        BuildStatus,
         Charge,
         Ending,
         Failure,
@@ -77,9 +78,7 @@ class IterationWorkflow:
             return self._ended(Ending.DUPLICATE, f"the same source, comments and white space aside, as {earlier}")
         built = await self._build(proposed.proposal)
         if built.library is None:
-            return self._ended(
-                Ending.BUILD_FAILED, f"{built.status.value.replace('_', ' ')}: {_first_error(built.log_tail)}"
-            )
+            return self._ended(Ending.BUILD_FAILED, _not_built(built))
         verdict = await self._judge(built)
         if verdict.failure is not None:
             return self._ended(Ending.REFUSED, _refused(verdict.failure))
@@ -265,6 +264,11 @@ class IterationWorkflow:
 def _refused(failure: Failure) -> str:
     where = f" at {failure.first_failing_stage}" if failure.first_failing_stage else ""
     return f"{failure.kind.value.replace('_', ' ')} in case '{failure.case}'{where}: {failure.message}"
+
+
+def _not_built(built: BuildResult) -> str:
+    said = _first_error(built.log_tail)
+    return said if built.status is BuildStatus.FAILED else f"{built.status.value.replace('_', ' ')}: {said}"
 
 
 def _first_error(log: str) -> str:

@@ -6,6 +6,7 @@ Everything a reference gives back is checked here, once, so that the judge never
 from __future__ import annotations
 
 import itertools
+import math
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from specs import expressions
 from specs.errors import GateError
 from specs.schema import Argument, ArgumentKind, Interface, Scalar, Task
 
-__all__ = ["Case", "Gate", "Golden", "load", "lock", "numpy_dtype"]
+__all__ = ["Case", "Gate", "Golden", "load", "lock", "numpy_dtype", "rehearse"]
 
 SCALE = ".scale"  # reference.py gives `<tensor>.scale` for the tensors whose error grows with what was summed
 
@@ -117,6 +118,25 @@ def load(task: Task, folder: Path, lock: GateLock) -> Gate:
         make_inputs=_function(module, "make_inputs"),
         reference=_function(module, "reference"),
     )
+
+
+def rehearse(loaded: Gate) -> None:
+    """Make inputs and golden once per distribution, on the smallest case: a broken reference.py shows at the lock.
+
+    Raises GateError.
+    """
+    task = loaded.task
+    cases = [Case(name=config.name, args=config.args) for config in task.configs] + list(loaded.edges)
+
+    def size(case: Case) -> int:
+        variables = task.variables(case.args)
+        kinds = (ArgumentKind.INPUT, ArgumentKind.STAGE, ArgumentKind.OUTPUT)
+        return sum(math.prod(shape_of(argument, variables)) for argument in _interface(task).of(*kinds))
+
+    smallest = min(cases, key=size)
+    for distribution in loaded.distributions:
+        inputs = loaded.inputs(np.random.default_rng(0), smallest.args, distribution)
+        loaded.golden(inputs, smallest.args)
 
 
 def shape_of(argument: Argument, variables: Mapping[str, object]) -> tuple[int, ...]:

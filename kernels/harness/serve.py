@@ -72,7 +72,9 @@ def answer(request: Request) -> Reply:
 def do(request: Request) -> Built | Judged | Locked | Measured | BaselineMeasured:
     match request:
         case LockGate():
-            return Locked(lock=gate.lock(request.task, request.gate))
+            lock = gate.lock(request.task, request.gate)
+            gate.rehearse(gate.load(request.task, request.gate, lock))
+            return Locked(lock=lock)
         case Build():
             return build.build(request)
         case Judge():

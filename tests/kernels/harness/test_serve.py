@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from kernels.harness import serve as serve_module
 from kernels.harness.requests import Build, Judge, Judged, LockGate, Measure, Measured, Reply, Request
 from kernels.harness.serve import serve
 from specs.errors import GateError, RunnerLost, UserError
-from tests.kernels.harness.conftest import Bench, kernel
+from tests.kernels.harness.conftest import REFERENCE, Bench, kernel
 
 
 def ask(folder: Path, request: Request) -> Reply:
@@ -54,6 +55,12 @@ def test_a_wrong_kernel_is_a_result(bench: Bench, tmp_path: Path) -> None:
     reply = ask(tmp_path, bench.judge_request(bench.library(kernel(columns="N - 1"))))
     assert isinstance(reply.result, Judged)
     assert not reply.result.verdict.passed
+
+
+def test_a_reference_that_cannot_judge_is_refused_at_the_lock(make_bench: Callable[..., Bench], tmp_path: Path) -> None:
+    """Not at the first judgement, when the run has already begun."""
+    broken = make_bench(reference=REFERENCE + "\n\ndef reference(inputs, args):\n    return {}\n")
+    assert refusal(tmp_path, LockGate(task=broken.task, gate=broken.gate)) == ("GateError", False)
 
 
 def test_a_tampered_gate_is_final(bench: Bench, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from tests.real_run import (
     shipped,
     size_of,
 )
+from workflows.optimization import OptimizationWorkflow
 from workflows.state import RunResult
 
 RUN, LARGE = "whole", "large"
@@ -320,8 +321,11 @@ async def test_a_large_kernel_handed_in_by_a_person_is_carried_by_digest(ended: 
     command = ended.place.command
     begun = await command("start", task, "--id", LARGE)
     assert begun.code == 0, begun.err
+    # Held at once, so that the kernel comes in time however slowly the next command starts.
+    await ended.client.get_workflow_handle(LARGE).execute_update(OptimizationWorkflow.pause)
     submitted = await command("submit", LARGE, "large.cpp")
     assert submitted.out == f"{LARGE}: large.cpp handed in (1 waiting)\n", submitted.err
+    assert (await command("resume", LARGE)).out == f"{LARGE}: resumed\n"
     watched = await command("watch", LARGE)
 
     assert watched.code == 0, f"{watched.out}\n{watched.err}"

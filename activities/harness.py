@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from activities.process import run_process
+from activities.process import has_ended, run_process
 from activities.settings import Settings
 from kernels.harness.requests import Build, Judge, LockGate, Measure, Refusal, Reply
 from specs import errors
@@ -74,8 +74,9 @@ def new_work_folder(settings: Settings) -> Path:
 
 
 def sweep_work_folders(settings: Settings) -> None:
-    """Remove what workers that were killed left behind."""
+    """Remove what workers that were killed left behind; to be called before this process makes a folder of its own."""
     for folder in settings.work.glob("*-*"):
         owner = folder.name.partition("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+        # In a container that starts again, the next worker often has the number of the one before.
+        if owner.isdigit() and (int(owner) == os.getpid() or has_ended(int(owner))):
             shutil.rmtree(folder, ignore_errors=True)

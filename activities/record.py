@@ -66,9 +66,10 @@ def commit_iteration(folder: Path, given: RecordInput, champion: bytes | None, c
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder.parent / "record.lock"):
         try:
-            repo = _open(folder)
-            commit = _find(repo, given.iteration.index) or _commit(repo, folder, given, champion, candidate)
-            tag = _tag(repo, given, commit)
+            # Closed, for otherwise git processes that serve it wait until the garbage collector comes by.
+            with _open(folder) as repo:
+                commit = _find(repo, given.iteration.index) or _commit(repo, folder, given, champion, candidate)
+                tag = _tag(repo, given, commit)
         except (GitCommandError, OSError, ValueError, BadName) as error:
             raise StoreError(f"cannot record iteration {given.iteration.index} in {folder}: {_reason(error)}") from None
         return RecordResult(commit=commit, tag=tag, repository=str(folder))

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
@@ -40,9 +41,13 @@ from tests.real_run import (
     shipped,
     until,
 )
+from workflows.console.local import living_worker
 from workflows.iteration import IterationWorkflow
 from workflows.optimization import OptimizationWorkflow
 from workflows.state import WORKFLOW_QUEUE, RunInput, RunResult
+
+# Compilers and clocks take several times as long on a machine that somebody else uses too.
+pytestmark = pytest.mark.timeout(900)
 
 RUN = "crash"
 LAST = shipped(FASTEST) + SLOW
@@ -169,3 +174,19 @@ async def test_a_killed_worker_and_server_are_replaced(scene: Scene) -> None:
     await scene.is_in("measuring", is_runner)
     await scene.kill(server=True)
     await check_the_end(scene, await scene.go_on(), "measure")
+
+
+async def test_up_replaces_a_worker_that_was_killed(tmp_path: Path) -> None:
+    """The next command starts another one, also where nobody has collected the dead one's exit status."""
+    async with place(tmp_path) as made:
+        first = await made.command("up")
+        killed = living_worker(made.settings)
+        assert killed is not None, first.err
+        os.kill(killed, signal.SIGKILL)
+        await until(lambda: not is_alive(killed), "the worker is gone", GONE_S)
+        again = await made.command("up")
+
+        assert (again.code, again.out) == (0, first.out), again.err
+        assert living_worker(made.settings) not in (None, killed)
+        assert (await made.command("down")).out == "stopped: worker and server\n"
+        assert made.processes() == [], made.shown()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from temporalio.client import Client
 
@@ -38,6 +39,9 @@ from tests.real_run import (
 )
 from workflows.optimization import OptimizationWorkflow
 from workflows.state import RunResult
+
+# Compilers and clocks take several times as long on a machine that somebody else uses too.
+pytestmark = pytest.mark.timeout(900)
 
 RUN, LARGE = "whole", "large"
 PLAYED = [TYPO, SWEEPS, TAIL, REPLAY, FASTEST]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,12 @@ import pytest
 from git import Repo
 
 from activities import record
+from activities.guard import descendants
 from activities.record import RecordInput, commit_iteration
 from specs.errors import StoreError
 from specs.outcomes import Iteration
 from specs.schema import Language
+from tests.fakes import is_alive
 
 SHA = "ab" * 32
 
@@ -178,3 +182,15 @@ def test_a_disk_that_refuses_is_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "run" / "record" / ".git").write_text("gitdir: nowhere")
     with pytest.raises(StoreError, match="cannot record iteration 0"):
         commit(tmp_path / "run" / "record", 0, "v001")
+
+
+def test_no_git_process_stays_behind(folder: Path) -> None:
+    """Not even until the garbage collector comes by."""
+    before = set(descendants(os.getpid()))
+    gc.disable()
+    try:
+        for index, version in enumerate(["v001", "a001", "v002"]):
+            commit(folder, index, version)
+        assert [pid for pid in descendants(os.getpid()) if pid not in before and is_alive(pid)] == []
+    finally:
+        gc.enable()

@@ -12,6 +12,8 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
+from activities.process import has_ended
+
 # A poll waits on the server for up to a minute, so a living worker was heard of at least this recently.
 RECENT_S = 90
 
@@ -45,8 +47,8 @@ def may_live(identity: str) -> bool:
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        pass
-    return True
+        return True
+    return not has_ended(int(pid))
 
 
 def no_worker(*queues: str) -> str:

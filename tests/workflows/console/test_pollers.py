@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -19,6 +20,15 @@ def ended_process() -> int:
 def test_a_worker_of_this_machine_that_has_ended_does_not_count() -> None:
     """The server remembers a poller for minutes; its process tells the truth at once."""
     assert not may_live(f"{ended_process()}@{socket.gethostname()}")
+
+
+def test_a_worker_whose_exit_status_nobody_collects_does_not_count() -> None:
+    """In a container without an init it keeps its number for ever."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    with os.fdopen(os.pidfd_open(process.pid)) as handle:
+        assert select.select([handle], [], [], 60)[0]
+    assert not may_live(f"{process.pid}@{socket.gethostname()}")
+    process.wait()
 
 
 def test_a_worker_of_this_machine_that_lives_counts() -> None:

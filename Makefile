@@ -6,17 +6,20 @@ BIN    := $(VENV)/bin
 .PHONY: demo test lint types down clean
 
 $(VENV)/.run: pyproject.toml
+	@echo "setting up $(VENV), once; about half a minute"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
 $(VENV)/.dev: pyproject.toml
+	@echo "setting up $(VENV) for development, once; about a minute"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $(VENV)/.run $@
 
 # A real optimisation, start to end: no GPU, no API key, no server of your own.
 demo: $(VENV)/.run
+	@echo "the run takes three to five minutes; Ctrl-C ends the watching, not the run"
 	$(BIN)/python client.py start specs/tasks/skinny-gemm-f32-cpu.yaml --local --follow
 
 # Stops the server and the worker that `make demo` leaves running for the Temporal UI.
@@ -29,9 +32,10 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-# The one check command: style, types, tests. CI calls it too.
+# The one check command: style, types, tests; CI calls it too. The tests run side by side, since much of their time is
+# spent waiting for the heartbeats of killed workers; the tests of one file stay in one process.
 test: lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -71,6 +71,7 @@ def start(
     ] = None,
 ) -> None:
     """Start a run of TASK: checks the task and every file it names, then returns; with --follow at the run's end."""
+    from activities.runnable import need_compiler
     from activities.settings import Settings
     from workflows.console.local import bring_up
     from workflows.console.output import note
@@ -83,7 +84,7 @@ def start(
     settings = Settings.from_env()
     checked_id(run_id)
     isolated = isolation(settings, sandbox)
-    loaded = checked(task)
+    loaded = checked(settings, task)
     budget = {
         "max_iterations": max_iterations,
         "max_wall_minutes": max_wall_minutes,
@@ -92,6 +93,7 @@ def start(
     }
     plan = planned(loaded, budget, model)
     if local:
+        need_compiler(loaded.task)
         bring_up(settings, plan.queue)
     watched: list[str] = []
 
@@ -169,7 +171,6 @@ def list_runs(as_json: JsonOption = False) -> None:
 def status(run: RunArgument = None, as_json: JsonOption = False) -> None:
     """Show where a run stands."""
     from workflows.console.output import draw, out, say_json
-    from workflows.console.pollers import no_worker
     from workflows.console.session import talk
     from workflows.console.terminal import run_view
     from workflows.console.watching import show_end
@@ -184,8 +185,7 @@ def status(run: RunArgument = None, as_json: JsonOption = False) -> None:
             say_json(answer.model_dump(mode="json"))
             return
         lines = await session.history(found)
-        missing = await session.unserved(found, answer.plan)
-        notice = no_worker(*missing) if missing else None
+        notice = await session.notice(found, answer)
         draw(run_view(answer, lines, elapsed=found.elapsed, notice=notice, width=out.width))
 
     talk(body)
@@ -350,11 +350,17 @@ def extend(
     usd: Annotated[float | None, typer.Option(metavar="USD", help="More money.")] = None,
 ) -> None:
     """Add to a run's budget."""
+    from workflows.budget import unusable
     from workflows.console.lines import budget_text
     from workflows.state import BudgetExtension
 
     if iterations is None and minutes is None and tokens is None and usd is None:
         raise UserError("extend needs what to add; accepted: --iterations, --minutes, --tokens, --usd")
+    given = {"iterations": iterations, "minutes": minutes, "tokens": tokens, "usd": usd}
+    for option, value in given.items():
+        # Here already: JSON has no NaN and no infinity, so the run would not see what was given.
+        if value is not None and (problem := unusable("wall_minutes" if option == "minutes" else option, value)):
+            raise UserError(f"extend: --{option} is {problem}")
     more = BudgetExtension(iterations=iterations, wall_minutes=minutes, tokens=tokens, usd=usd)
     steer(run, "extend_budget", more, said=lambda now: f"budget now {budget_text(now.budget)}")
 
@@ -386,6 +392,7 @@ def submit(words: Annotated[list[str], argument("[RUN] FILE", "The kernel's sour
 @app.command()
 def validate(files: Annotated[list[Path], argument("FILE...", "Task files.")]) -> None:
     """Print each parsed task, or all its problems with what is accepted; exit code 2 if any file has an error."""
+    from activities.runnable import obstacles
     from specs.loader import load_task
     from workflows.console.output import complain, draw, note, out
     from workflows.console.taskview import task_view
@@ -398,7 +405,9 @@ def validate(files: Annotated[list[Path], argument("FILE...", "Task files.")]) -
         except SpecError as error:
             problems = error.problems
         else:
-            problems = [*loaded.warnings, *loaded.check_files()]
+            # A file of another machine's or version's is a good file: only `start` refuses what cannot run here.
+            unrunnable = [loaded.problem(at, text, "warning") for at, text in obstacles(loaded.task)]
+            problems = [*loaded.warnings, *unrunnable, *loaded.check_files()]
             draw(task_view(loaded.task, str(path)))
             out.print()
         for problem in problems:
@@ -500,8 +509,12 @@ def down() -> None:
 
 def main(words: list[str]) -> int:
     """Run one command and give its exit code; a mistake becomes one line on standard error."""
+    import structlog
+
     from workflows.console.output import complain
 
+    # What the parts below log is for people; standard output is for what was asked.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
         # In standalone mode typer would print a mistake as a box of many lines.
         code = app(args=words or ["--help"], prog_name="client.py", standalone_mode=False)

@@ -35,7 +35,7 @@ from activities.record import Recording
 from activities.release_device import DeviceReleasing
 from activities.settings import Settings
 from activities.workshop import Workshop
-from specs.errors import UserError
+from specs.errors import FerretError
 from workflows import visibility
 from workflows.iteration import IterationWorkflow
 from workflows.optimization import OptimizationWorkflow
@@ -152,8 +152,10 @@ async def _main(argv: Sequence[str] | None) -> int:
     arguments = _arguments(argv)
     logs.configure()
     try:
-        await serve(Settings.from_env(), arguments)
-    except UserError as error:
+        settings = Settings.from_env()
+        with settings.writing_home():
+            await serve(settings, arguments)
+    except FerretError as error:
         print(f"worker.py: {error}", file=sys.stderr)
         return 2
     finally:

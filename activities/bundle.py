@@ -15,7 +15,7 @@ from activities.store import Store, write_atomically
 from specs.errors import StoreError, UserError
 from specs.loader import LoadedTask
 from specs.outcomes import BlobRef
-from specs.schema import Language, Task
+from specs.schema import Task
 
 MAX_FILES = 2_000
 MAX_FILE_BYTES = 16 * 2**20
@@ -60,16 +60,13 @@ class Bundle:
     def script(self) -> list[Path]:
         """The scripted optimiser's sources in the order they are played."""
         folder = self._named(self.task.model.script, "model.script")
-        return script_files(folder, self.task.language)
+        suffix = self.task.language.suffix
+        return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix == suffix)
 
     def _named(self, path: str | None, field: str) -> Path:
         if path is None:
             raise UserError(f"task '{self.task.name}' gives no {field}; this step needs one")
         return Path(path)
-
-
-def script_files(folder: Path, language: Language) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix == language.suffix)
 
 
 async def pack(loaded: LoadedTask, store: Store) -> BlobRef:
@@ -161,16 +158,6 @@ def _collect(loaded: LoadedTask) -> tuple[Task, Files]:
         )
         return name
 
-    script = folder(task.model.script, "script", "model.script")
-    if (
-        script is not None
-        and task.model.script is not None
-        and not script_files(loaded.resolve(task.model.script), task.language)
-    ):
-        raise UserError(
-            f"model.script: {task.model.script} holds no {task.language.suffix} file; "
-            f"accepted: a folder of candidate sources"
-        )
     packed = task.model_copy(
         update={
             "gate": folder(task.gate, "gate", "gate"),
@@ -178,7 +165,7 @@ def _collect(loaded: LoadedTask) -> tuple[Task, Files]:
             "baseline": task.baseline.model_copy(
                 update={"program": one(task.baseline.program, "baseline", "baseline.program")}
             ),
-            "model": task.model.model_copy(update={"script": script}),
+            "model": task.model.model_copy(update={"script": folder(task.model.script, "script", "model.script")}),
             "acceptance": task.acceptance
             and task.acceptance.model_copy(update={"command": _acceptance(loaded, task.acceptance.command, files)}),
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
@@ -17,7 +19,10 @@ async def connect(settings: Settings, *, profile: str | None = None) -> Client:
     """Connect as TEMPORAL_* variables and the TOML profile say; raises UserError when that cannot work."""
     config = connection(settings, profile=profile)
     try:
-        return await Client.connect(**config, data_converter=pydantic_data_converter)
+        with warnings.catch_warnings():
+            # The SDK warns of an address that it then refuses; the refusal is the one line a person needs.
+            warnings.simplefilter("ignore", UserWarning)
+            return await Client.connect(**config, data_converter=pydantic_data_converter)
     except RuntimeError as error:
         raise UserError(no_server(config["target_host"], _reason(error))) from None
     except ValueError as error:

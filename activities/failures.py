@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
+from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.harness import Refused
+from activities.harness import Refused, Unanswered
 from specs.errors import DeviceBusy, FerretError, MachineError
+
+# A harness that ends in silence does so for a reason of its own; a second look tells that from an accident.
+UNANSWERED_ATTEMPTS = 2
 
 
 @contextmanager
@@ -20,6 +24,9 @@ def told_to_temporal() -> Iterator[None]:
     except Refused as error:
         refusal = error.refusal
         raise _failure(refusal.message, refusal.error, retryable=refusal.retryable) from error
+    except Unanswered as error:
+        again = activity.in_activity() and activity.info().attempt < UNANSWERED_ATTEMPTS
+        raise _failure(str(error), error.name, retryable=again) from error
     except FerretError as error:
         raise _failure(str(error), type(error).__name__, retryable=isinstance(error, MachineError)) from error
     except OSError as error:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from activities.process import has_ended, run_process
+from activities.process import Completed, has_ended, run_process
 from activities.settings import Settings
 from kernels.harness.requests import Build, Judge, LockGate, Measure, Refusal, Reply
 from specs import errors
@@ -30,6 +30,17 @@ class Refused(errors.FerretError):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
+
+
+class Unanswered(errors.FerretError):
+    """The gate process ended by itself and left no reply: whoever did that will most likely do it again.
+
+    `name` is what such an end comes to when it stays so: a class name in specs.errors, or InternalError.
+    """
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class Harness:
@@ -49,22 +60,30 @@ class Harness:
             shutil.rmtree(folder, ignore_errors=True)
 
     async def ask(self, request: LockGate | Build | Judge | Measure, expected: type[ResultT], folder: Path) -> ResultT:
-        """Raises Refused when the harness refuses, RunnerLost when it ends without a reply."""
+        """Raises Refused when the harness refuses, RunnerLost when it is killed, Unanswered when it ends by itself."""
         request_path, reply_path = folder / "request.json", folder / "reply.json"
         request_path.write_text(request.model_dump_json())
         done = await run_process([*self._command, request_path, reply_path], cwd=PROJECT)
         try:
             reply = Reply.model_validate_json(reply_path.read_bytes())
         except (OSError, ValidationError):
-            last = done.tail.strip().splitlines()[-1:] or ["it wrote nothing"]
-            raise errors.RunnerLost(
-                f"the gate process ended with status {done.code} and no reply to '{request.kind}': {last[0][:500]}"
-            ) from None
+            raise _no_reply(request.kind, done) from None
         if reply.refusal is not None:
             raise Refused(reply.refusal)
         if not isinstance(reply.result, expected):
             raise errors.RunnerLost(f"the gate process answered '{request.kind}' with {type(reply.result).__name__}")
         return reply.result
+
+
+def _no_reply(kind: str, done: Completed) -> errors.FerretError:
+    last = (done.tail.strip().splitlines()[-1:] or ["it wrote nothing"])[0][:500]
+    what = f"the gate process ended with status {done.code} and without a reply to '{kind}'"
+    # 128 + n is signal n; a reply that did not fit on the disk is the machine's trouble too.
+    if done.code >= 128 or last.startswith(("OSError", "MemoryError")):
+        return errors.RunnerLost(f"{what}: {last}")
+    if kind == "build":  # nothing of the gate is loaded for it
+        return Unanswered(f"{what}; the harness ended it: {last}", "InternalError")
+    return Unanswered(f"{what}; reference.py or the harness ended it: {last}", errors.GateError.__name__)
 
 
 def new_work_folder(settings: Settings) -> Path:

@@ -8,7 +8,7 @@ from temporalio import activity
 
 from activities.heartbeat import HEARTBEAT, at_work
 from activities.options import PATIENT, WAIT, Options
-from activities.propose import refuse_unavailable
+from activities.runnable import refuse_unrunnable
 from activities.workshop import Workshop
 from kernels.harness import requests
 from specs.outcomes import BlobRef, Value
@@ -38,7 +38,7 @@ class GateLocking:
         async with at_work():
             with self._workshop.harness.folder() as folder:
                 bundle = await self._workshop.bundle(given.bundle)
-                refuse_unavailable(bundle.task)
+                refuse_unrunnable(bundle.task)
                 request = requests.LockGate(task=bundle.task, gate=bundle.gate)
                 locked = await self._workshop.harness.ask(request, requests.Locked, folder)
                 return LockGateResult(lock=locked.lock)

@@ -10,26 +10,14 @@ from activities.bundle import MAX_SOURCE_BYTES, Bundle
 from activities.heartbeat import HEARTBEAT, at_work
 from activities.options import PATIENT, Options
 from activities.workshop import Workshop
-from specs.errors import UserError
 from specs.normal import normal_digest
 from specs.outcomes import BlobRef, Charge, Origin, Proposal, Value
-from specs.schema import Provider, Task
 
 OPTIONS = Options(
     start_to_close_timeout=timedelta(minutes=2),  # a script is read from disk and stored
     heartbeat_timeout=HEARTBEAT,
     retry_policy=PATIENT,
 )
-AVAILABLE = (Provider.SCRIPTED,)
-
-
-def refuse_unavailable(task: Task) -> None:
-    """Raises UserError for an optimiser that this version does not have; clients call it before they start a run."""
-    if task.model.provider not in AVAILABLE:
-        accepted = ", ".join(provider.value for provider in AVAILABLE)
-        raise UserError(
-            f"model.provider '{task.model.provider.value}' is not available in this version; accepted: {accepted}"
-        )
 
 
 class ProposeInput(Value):
@@ -54,7 +42,6 @@ class Proposing:
     async def propose(self, given: ProposeInput) -> ProposeResult:
         async with at_work():
             bundle = await self._workshop.bundle(given.bundle)
-            refuse_unavailable(bundle.task)
             if given.submitted is not None:
                 return await self._submitted(bundle, given.submitted, given.label)
             if given.use_seed:

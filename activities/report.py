@@ -34,7 +34,7 @@ table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:5px 10px 5px 0;border-bottom:1px solid #edf0f3;vertical-align:top}
 th{color:#5b6675;font-weight:600;font-size:13px}td.n,th.n{text-align:right}svg{width:100%;height:auto;display:block}
 svg text{font:12px system-ui,sans-serif;fill:#5b6675}
-.mono{font-family:ui-monospace,monospace;font-size:13px;word-break:break-all}
+.mono{font-family:ui-monospace,monospace;font-size:13px;overflow-wrap:anywhere}
 """
 
 
@@ -67,7 +67,7 @@ def _header(summary: RunSummary) -> str:
         (f"{summary.measurement.score.value:.3f}" if summary.measurement else "none", f"score ({summary.scoring})"),
         (f"{summary.measurement.geomean:.3f}" if summary.measurement else "none", "geomean"),
         (summary.champion.version if summary.champion else "none", "champion"),
-        (f"{summary.wins} / {summary.attempts}", "wins / attempts"),
+        (f"{summary.wins} + {summary.attempts}", "wins + other attempts"),
         (f"{summary.charged_minutes:.1f} min", "charged"),
     ]
     boxes = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for value, name in figures)
@@ -101,7 +101,8 @@ def bars(configs: Sequence[ConfigMeasurement], targets: dict[str, float]) -> str
     for position, one in enumerate(configs):
         middle = top + row * position + row / 2
         target = targets.get(one.config, 1.0)
-        colour = "#1a7f4b" if one.ratio.value >= target else "#b7791f"
+        # Green only where the whole interval clears the target: a bar that may be luck is no proven win.
+        colour = "#1a7f4b" if one.ratio.low >= target else "#b7791f"
         end, low, high = (left + scale * ratio for ratio in (one.ratio.value, one.ratio.low, one.ratio.high))
         mark = left + scale * target
         out += [
@@ -118,7 +119,7 @@ def _config_table(configs: Sequence[ConfigMeasurement], targets: dict[str, float
     worst = min(configs, key=lambda one: one.ratio.value).config
     rows = "".join(
         f"<tr><td>{escape(one.config)}{' (worst)' if one.config == worst and len(configs) > 1 else ''}</td>"
-        f'<td class="n">{one.ratio.value:.4f}</td><td class="n">{one.ratio.low:.4f} to {one.ratio.high:.4f}</td>'
+        f'<td class="n">{one.ratio.value:.3f}</td><td class="n">{one.ratio.low:.3f} to {one.ratio.high:.3f}</td>'
         f'<td class="n">{targets.get(one.config, 1.0):g}</td><td class="n">{one.candidate.median_us:.2f}</td>'
         f'<td class="n">{one.baseline.median_us:.2f}</td><td class="n">{one.candidate.spread:.1%}</td>'
         f'<td class="n">{one.candidate.samples}</td></tr>'
@@ -148,11 +149,7 @@ def score_chart(scored: Sequence[tuple[int, HistoryLine]], count: int) -> str:
     out = [
         f'<line x1="{left}" x2="{WIDTH - 10}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="{colour}" {dash}/>'
         f'<text x="{left - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>'
-        for value, colour, dash in (
-            (0.0, "#e1e5ea", ""),
-            (0.5, "#e1e5ea", ""),
-            (1.0, "#1d2733", 'stroke-dasharray="4 3"'),
-        )
+        for value, colour, dash in _levels(highest)
     ]
     path, level = "", 0.0
     for position, line in scored:
@@ -174,6 +171,13 @@ def score_chart(scored: Sequence[tuple[int, HistoryLine]], count: int) -> str:
             )
     out.append(f'<text x="{WIDTH - 10}" y="{height - 8}" text-anchor="end">{count} iterations</text>')
     return _svg(height, out, "Score of each measured iteration; the line is the champion")
+
+
+def _levels(highest: float) -> list[tuple[float, str, str]]:
+    """Grid lines of the score chart, about five of them, and the baseline at 1."""
+    step = next(step for step in (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, highest) if highest / step <= 6)
+    grid = [(step * i, "#e1e5ea", "") for i in range(int(highest / step) + 1) if step * i != 1.0]
+    return [*grid, (1.0, "#1d2733", 'stroke-dasharray="4 3"')]
 
 
 def _timeline(history: Sequence[HistoryLine]) -> str:
@@ -200,7 +204,7 @@ def _iterations(history: Sequence[HistoryLine]) -> str:
         return "<p>None.</p>"
     rows = "".join(
         f'<tr><td>{escape(line.version)}</td><td style="color:{_colour(line)}">{_words(line)}</td>'
-        f'<td>{escape(line.label)}</td><td class="n">{"" if line.score is None else f"{line.score:.4f}"}</td>'
+        f'<td>{escape(line.label)}</td><td class="n">{"" if line.score is None else f"{line.score:.3f}"}</td>'
         f'<td>{escape(line.reason)}</td><td class="n">{line.seconds:.1f}</td></tr>'
         for line in history
     )

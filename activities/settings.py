@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
@@ -35,10 +36,31 @@ class Settings:
             raise UserError(f"FERRET_SANDBOX is {sandbox!r}; accepted: {', '.join(get_args(Sandbox))}")
         return cls(
             home=home,
-            store=environ.get("FERRET_STORE") or (home / "store").as_uri(),
+            store=environ.get("FERRET_STORE") or _store_in(home),
             sandbox=cast(Sandbox, sandbox),
             build_id=environ.get("FERRET_BUILD_ID") or None,
         )
+
+    @property
+    def store_in_home(self) -> str:
+        return _store_in(self.home)
+
+    @contextmanager
+    def writing_home(self) -> Iterator[None]:
+        """Name FERRET_HOME when a folder or file in it cannot be made or opened; raises UserError."""
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            yield
+        except OSError as error:
+            place = Path(os.fsdecode(error.filename)) if error.filename is not None else None
+            # A parent of home too: it is what could not be made.
+            if place is None or not (place.is_relative_to(self.home) or self.home.is_relative_to(place)):
+                raise
+            which = "it" if place == self.home else str(place)
+            raise UserError(
+                f"FERRET_HOME is {self.home}, but {which} cannot be written ({(error.strerror or '').lower()}); "
+                f"accepted: a folder that this user may write to"
+            ) from None
 
     @property
     def builds(self) -> Path:
@@ -68,6 +90,10 @@ class Settings:
     def isolation(self, asked: Sandbox) -> Sandbox:
         """The stricter of what the run asks for and what this worker insists on."""
         return max(asked, self.sandbox, key=_STRICTNESS.index)
+
+
+def _store_in(home: Path) -> str:
+    return (home / "store").as_uri()
 
 
 def folder_name(run_id: str) -> str:

@@ -15,6 +15,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
+from activities.settings import Settings
 from specs.errors import StoreError, UserError
 from specs.outcomes import BlobRef
 
@@ -49,6 +50,14 @@ class Store:
             raise UserError(
                 f"FERRET_STORE is {url!r}, which cannot be used ({_first_line(error)}); accepted: {ACCEPTED}"
             ) from None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Store:
+        """The store of these settings; when it is a folder in home that cannot be made, home is what is named."""
+        if settings.store == settings.store_in_home:
+            with settings.writing_home():
+                (settings.home / "store").mkdir(exist_ok=True)
+        return cls.open(settings.store)
 
     async def put(self, content: bytes) -> BlobRef:
         """Store `content`; a blob that is already there and sound is left alone, a damaged one is replaced."""

@@ -17,7 +17,7 @@ class Workshop:
 
     def __init__(self, settings: Settings, *, harness: Sequence[str] = COMMAND) -> None:
         self.settings = settings
-        self.store = Store.open(settings.store)
+        self.store = Store.of(settings)
         self.harness = Harness(settings, harness)
 
     async def bundle(self, ref: BlobRef) -> Bundle:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -34,10 +35,11 @@ class LoadedTask:
 
     def check_files(self) -> list[Problem]:
         """What the task names and the disk has not, or has as something else. `references` are not looked at."""
-        return [
-            Problem(self.file or str(self.path), self._line(at), dotted(at), message)
-            for at, message in self._file_problems()
-        ]
+        return [self.problem(at, message) for at, message in self._file_problems()]
+
+    def problem(self, at: Location, message: str, severity: Literal["error", "warning"] = "error") -> Problem:
+        """One thing wrong with the field `at`, with the file as it was given and the nearest line."""
+        return Problem(self.file or str(self.path), self._line(at), dotted(at), message, severity)
 
     def _line(self, at: Location) -> int | None:
         return next((self.lines[at[:end]] for end in range(len(at), -1, -1) if at[:end] in self.lines), None)

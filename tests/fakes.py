@@ -74,6 +74,10 @@ class FakeHarness:
         """The next process asked this ends without a reply."""
         (self.control / f"die-{kind}").touch()
 
+    def leave(self, kind: str, times: int = 100) -> None:
+        """The next processes asked this end by themselves, as if all were well, without a reply."""
+        (self.control / f"leave-{kind}").write_text(str(times))
+
     def hold(self, kind: str, about: str = "", *, production: bool = False) -> None:
         """Processes asked this (about a source that holds `about`) wait, with a child of another session."""
         (self.control / f"hold-{kind}").write_text(json.dumps({"about": about, "production": production}))
@@ -105,12 +109,32 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+GATE = """\
+contract: y is x
+deterministic: true
+distributions: [normal]
+tensors:
+  y: {elementwise: 1.0e-6}
+"""
+REFERENCE = """\
+import numpy as np
+
+
+def make_inputs(rng, args, distribution):
+    return {"x": rng.standard_normal(args["N"]).astype(np.float32)}
+
+
+def reference(inputs, args):
+    return {"y": inputs["x"].astype(np.float64)}
+"""
+
+
 def write_task(folder: Path, script: Sequence[str], **overrides: Any) -> LoadedTask:
     """A complete little task beside its files; `script` holds the candidates' sources in playing order."""
     for name in ("gate", "script"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    (folder / "gate" / "gate.yaml").write_text("contract: y is x\n")
-    (folder / "gate" / "reference.py").write_text("# reference\n")
+    (folder / "gate" / "gate.yaml").write_text(GATE)
+    (folder / "gate" / "reference.py").write_text(REFERENCE)
     (folder / "baseline.cpp").write_text("// baseline\n")
     for position, source in enumerate(script):
         (folder / "script" / f"{position:02d}.cpp").write_text(source)

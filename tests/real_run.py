@@ -173,10 +173,11 @@ class Place:
 
     @property
     def env(self) -> dict[str, str]:
-        """No setting of the person who runs the tests. With the folder for temporary files the device lock, too, is
-        the test's own: it waits for nobody."""
+        """No setting of the person who runs the tests. The device lock, too, is the test's own: it waits
+        for nobody."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith(("TEMPORAL_", "FERRET_"))}
-        own = {"HOME": self.folder, "XDG_CONFIG_HOME": self.folder, "TMPDIR": self.temporary}
+        own = {"HOME": self.folder, "XDG_CONFIG_HOME": self.folder}
+        own |= {"TMPDIR": self.temporary, "FERRET_LOCKS": self.temporary}
         return {**plain, **{name: str(path) for name, path in own.items()}, "FERRET_HOME": str(self.settings.home)}
 
     def processes(self) -> list[int]:

@@ -10,7 +10,7 @@ import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,19 @@ from activities.devices import Claims, LocalDevice
 from activities.devserver import living_server
 from activities.settings import Settings
 from activities.workshop import Workshop
-from tests.fakes import PATIENCE_S, FakeHarness, Running, is_alive, kernel, running, settings_at, until, write_task
+from tests.fakes import (
+    GATE,
+    PATIENCE_S,
+    REFERENCE,
+    FakeHarness,
+    Running,
+    is_alive,
+    kernel,
+    running,
+    settings_at,
+    until,
+    write_task,
+)
 from worker import WORKFLOWS, device_activities, plan_activities
 from workflows.console.local import living_worker
 from workflows.state import WORKFLOW_QUEUE, Phase
@@ -105,6 +117,23 @@ async def ended(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> A
         yield Shell(run, folder)
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def unserved(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shell]:
+    """A run at work that no worker serves any more."""
+    folder = tmp_path_factory.mktemp("unserved")
+    run_id = f"unserved-{uuid.uuid4().hex[:8]}"
+    with suppress(RunLeft):
+        async with running(temporal, folder, STORY, before=lambda harness: harness.hold("build"), run_id=run_id) as run:
+            await run.held("build")
+            raise RunLeft
+    yield Shell(run, folder)
+    await run.handle.terminate()
+
+
+class RunLeft(Exception):
+    """Leaves the block of a run under test without ending the run."""
+
+
 @asynccontextmanager
 async def held(temporal: Client, folder: Path, kind: str = "build") -> AsyncIterator[Shell]:
     """A run that stands still in the middle of a step until the test lets it go on."""
@@ -161,15 +190,23 @@ async def test_help_and_validate_load_nothing_heavy(tmp_path: Path, words: list[
         (["start", "."], "is a folder; a task is one YAML file"),
         (["start", "task.yaml", "--follow", "--detach"], "exclude each other"),
         (["start", "task.yaml", "--id", "a/b"], "--id 'a/b' is no run id; accepted:"),
-        (["start", "task.yaml", "--max-iterations", "0"], "--max-iterations 0: input should be greater than"),
-        (["start", "task.yaml", "--max-usd", "nan"], "--max-usd nan:"),
+        (["start", "task.yaml", "--max-iterations", "0"], "--max-iterations is 0; accepted: 1 to 10000000"),
+        (["start", "task.yaml", "--max-usd", "nan"], "--max-usd is nan; accepted: a number above 0"),
+        (
+            ["start", "task.yaml", "--max-wall-minutes", "1e400"],
+            "--max-wall-minutes is inf; accepted: a number above 0",
+        ),
         (["start", "task.yaml", "--sandbox", "maybe"], "accepted: required, preferred, off"),
         (["submit", "absent.cpp"], "absent.cpp cannot be read (no such file or directory)"),
+        (["submit", "latin1.cpp"], "latin1.cpp is no source (byte 3 is not UTF-8)"),
         (["submit", "."], "cannot be read (is a directory)"),
         (["best", "-o", "."], "-o . is a folder"),
         (["hint", "one", "two", "three"], "hint takes [RUN] TEXT; 3 words given"),
         (["diff", "v001"], "diff takes [RUN] A B; 1 words given"),
         (["extend"], "extend needs what to add"),
+        (["extend", "--minutes", "nan"], "extend: --minutes is nan; accepted: a number above 0, up to"),
+        (["extend", "--minutes", "1e400"], "extend: --minutes is inf; accepted: a number above 0, up to"),
+        (["extend", "--iterations", "99999999999999999999"], "accepted: 1 to 10000000"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -177,6 +214,7 @@ def test_a_mistake_is_one_line(
 ) -> None:
     """A mistake that needs no server to be seen is told in one line, with exit code 2 and no output."""
     write_task(tmp_path, [kernel("ratio 1")])
+    (tmp_path / "latin1.cpp").write_bytes("// \N{LATIN SMALL LETTER E WITH ACUTE}".encode("latin-1"))
     monkeypatch.chdir(tmp_path)
     code = client.main(words)
     printed = capsys.readouterr()
@@ -223,6 +261,82 @@ async def test_a_task_with_missing_files_is_refused_before_anything_runs(tmp_pat
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"gate": None}, "gate: none given; a gate folder is needed: this version does not write gates"),
+        ({"interface": None}, "interface: none given; the function that every candidate exports is needed"),
+        ({"baseline": {"source": "x"}}, "baseline.program: none given; a source file to time against is needed"),
+        ({"harness": "self_contained"}, "harness: 'self_contained' is not available in this version; accepted: gate"),
+        # Nothing about the .cu files that the script folder lacks.
+        ({"language": "cuda", "gpu": "H200"}, "language: 'cuda' cannot be built by this version; accepted: cpp"),
+        (
+            {"build": {"flags": ["-I{package:nosuch}"]}},
+            "build.flags: build flag '-I{package:nosuch}': package 'nosuch'",
+        ),
+    ],
+)
+async def test_a_task_that_cannot_be_run_is_refused_before_anything_runs(
+    tmp_path: Path, overrides: dict[str, Any], said: str
+) -> None:
+    """One line with file and field, and what is accepted; no server is looked for."""
+    write_task(tmp_path, [kernel("ratio 1")], **overrides)
+    answer = await command("start", "task.yaml", env=environment(tmp_path / "home"), cwd=tmp_path)
+
+    assert re.match(rf"error: task\.yaml(:\d+)?: {re.escape(said)}", answer.complaint)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("gate.yaml", "contract: [", "gate.yaml"),
+        ("gate.yaml", GATE.replace("y:", "z:"), "gate.yaml: tensors.z: not a stage tensor or output"),
+        ("reference.py", None, "has no reference.py"),
+        ("reference.py", "def make_inputs(:", "reference.py cannot be loaded: SyntaxError"),
+        ("reference.py", REFERENCE.replace("float64", "float32"), "y has dtype float32; float64 is needed"),
+        ("reference.py", "import os; os._exit(0)", "reference.py"),
+    ],
+)
+async def test_a_gate_that_does_not_work_is_refused_before_anything_runs(
+    tmp_path: Path, file: str, content: str | None, said: str
+) -> None:
+    """The gate is tried as the run would try it, and spoken of by the path that the task gives it."""
+    write_task(tmp_path, [kernel("ratio 1")])
+    (tmp_path / "gate" / file).unlink()
+    if content is not None:
+        (tmp_path / "gate" / file).write_text(content)
+    complaint = (await command("start", "task.yaml", env=environment(tmp_path / "home"), cwd=tmp_path)).complaint
+
+    assert re.match(r"error: task\.yaml:\d+: gate: .*gate", complaint)
+    assert said in complaint
+    assert str(tmp_path) not in complaint
+
+
+async def test_a_machine_without_a_compiler_is_told_before_a_local_run(tmp_path: Path) -> None:
+    """Only then: elsewhere it is the worker that builds."""
+    write_task(tmp_path, [kernel("ratio 1")])
+    (tmp_path / "bin").mkdir()
+    env = environment(tmp_path / "home", PATH=str(tmp_path / "bin"))
+    local = await command("start", "task.yaml", "--local", env=env, cwd=tmp_path)
+    remote = await command("start", "task.yaml", env=env | {"TEMPORAL_ADDRESS": "127.0.0.1:1"}, cwd=tmp_path)
+
+    assert "g++ is not on PATH" in local.complaint
+    assert "no Temporal server answers" in remote.complaint
+
+
+@pytest.mark.parametrize("words", [["up"], ["start", "task.yaml", "--local"], ["start", "task.yaml"]])
+async def test_a_home_that_cannot_be_written_is_named_by_its_variable(
+    temporal: Client, tmp_path: Path, words: list[str]
+) -> None:
+    """Whichever file in it was tried first."""
+    write_task(tmp_path, [kernel("ratio 1")])
+    (tmp_path / "file").touch()
+    env = environment(tmp_path / "file" / "home", temporal if words[-1] == "task.yaml" else None)
+    complaint = (await command(*words, env=env, cwd=tmp_path)).complaint
+
+    assert complaint.startswith(f"error: FERRET_HOME is {tmp_path / 'file' / 'home'}, but ")
+
+
 # ---------------------------------------------------------------- validate
 
 
@@ -235,6 +349,15 @@ async def test_validate_prints_the_parsed_task(tmp_path: Path) -> None:
     assert "copy-f32  task.yaml" in answer.out
     assert "min_ratio; stage gate at 0.9" in answer.out
     assert CONTROL.search(answer.out) is None
+
+
+async def test_validate_warns_of_what_start_would_refuse(tmp_path: Path) -> None:
+    """The file is good, so the exit code is 0; that this version cannot run it is said."""
+    write_task(tmp_path, [kernel("ratio 1")], gate=None)
+    answer = await command("validate", "task.yaml", env=environment(tmp_path / "home"), cwd=tmp_path)
+
+    assert answer.code == 0
+    assert re.fullmatch(r"warning: task\.yaml(:\d+)?: gate: none given; a gate folder is needed: .*\n", answer.err)
 
 
 async def test_validate_prints_every_problem_of_every_file(tmp_path: Path) -> None:
@@ -620,7 +743,56 @@ async def test_the_best_so_far_can_be_exported_while_a_run_works(temporal: Clien
     assert (tmp_path / "out/kernel.cpp").is_file()
 
 
+# ---------------------------------------------------------------- trouble
+
+FULL = "no space left on device: /data/store"
+
+
+async def test_status_says_why_a_step_is_tried_again(temporal: Client, tmp_path: Path) -> None:
+    """A run that waits for a disk does not look like one that works."""
+
+    def trouble(harness: FakeHarness) -> None:
+        harness.refuse("measure", "MachineError", FULL, retryable=True, times=100)
+
+    async with running(temporal, tmp_path, STORY, before=trouble) as run:
+        while run.harness.asked("measure") < 3:
+            await asyncio.sleep(0.02)
+        answer = await Shell(run, tmp_path)("status", run.handle.id)
+        await run.handle.cancel()
+
+    assert re.search(
+        rf"waiting: measure baseline: {FULL} \(attempt \d+, (next try in \d+ s|about to be tried|at work now)\)",
+        answer.out,
+    )
+
+
+async def test_watching_tells_a_new_trouble_once(temporal: Client, tmp_path: Path) -> None:
+    """In an iteration too; the attempts that follow are no news in a log."""
+
+    def trouble(harness: FakeHarness) -> None:
+        harness.refuse("judge", "MachineError", FULL, retryable=True, times=4)
+        harness.hold("judge", "slow")
+
+    async with running(temporal, tmp_path, STORY[:1], before=trouble) as run:
+        shell = Shell(run, tmp_path)
+        run.harness.release("judge")
+        answer = await shell("watch", shell.id)
+
+    assert answer.code == 0, answer.err
+    assert answer.out.count(FULL) == 1
+    assert f"waiting: judge: {FULL} (attempt " in answer.out or f"waiting: measure baseline: {FULL} (" in answer.out
+
+
 # ---------------------------------------------------------------- workers come and go
+
+
+@pytest.mark.parametrize("words", [["status"], ["history"], ["best"], ["diff", "seed", "best"], ["export"], ["pause"]])
+async def test_without_a_worker_every_question_is_answered_in_one_line(unserved: Shell, words: list[str]) -> None:
+    """A run at work whose workers are gone cannot answer; the person is told so, not left waiting."""
+    complaint = (await unserved(words[0], unserved.id, *words[1:])).complaint
+
+    assert "no worker is polling" in complaint
+    assert "start one: python worker.py" in complaint
 
 
 async def test_an_ended_run_can_be_read_without_a_worker(temporal: Client, tmp_path: Path) -> None:

@@ -86,3 +86,12 @@ def test_every_activity_file_is_served_once(tmp_path: Path) -> None:
         path.stem for path in (WORKER.parent / "activities").glob("*.py") if "@activity.defn" in path.read_text()
     ]
     assert sorted(names) == sorted(defining)
+
+
+def test_a_home_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+    """With the variable that names it, and no traceback."""
+    (tmp_path / "file").touch()
+    worker = spawn(tmp_path, "--dev", FERRET_HOME=str(tmp_path / "file" / "home"))
+    assert worker.wait(60) == 2
+    (line,) = (tmp_path / "worker.log").read_text().splitlines()
+    assert line.startswith(f"worker.py: FERRET_HOME is {tmp_path / 'file' / 'home'}, but ")

@@ -6,6 +6,8 @@ from specs.outcomes import Charge, Stage
 from specs.plan import Plan
 from workflows.state import BudgetExtension, RunState
 
+# Beyond these a number is a slip of the finger; all of them fit every integer and clock on their way.
+MOST = {"iterations": 10_000_000, "wall_minutes": 366 * 24 * 60, "tokens": 10**13, "usd": 10**7}
 LAST_STALL = 2  # the second stall in OPTIMIZE ends the run
 
 
@@ -41,6 +43,16 @@ def added(one: Charge, other: Charge) -> Charge:
         output_tokens=one.output_tokens + other.output_tokens,
         usd=(one.usd or 0.0) + (other.usd or 0.0) if known else None,
     )
+
+
+def unusable(name: str, value: float, used: float = 0) -> str | None:
+    """What is wrong with a limit, or with adding `value` to the limit `used`, in words; None when it can be used."""
+    # NaN fails the comparison, infinity the upper one.
+    if 0 < value <= MOST[name] - used:
+        return None
+    up_to = f"a number above 0, up to {MOST[name]}" if name in ("wall_minutes", "usd") else f"1 to {MOST[name]}"
+    together = f" together with the {used:g} there are" if used and value > 0 else ""
+    return f"{value}; accepted: {up_to}{together}"
 
 
 def extend(state: RunState, more: BudgetExtension) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -13,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.bundle import MAX_SOURCE_BYTES
     from specs.history import HistoryLine
     from specs.plan import Plan
-    from workflows.budget import extend
+    from workflows.budget import extend, unusable
     from workflows.state import (
         Best,
         BudgetExtension,
@@ -199,11 +198,11 @@ class RunMessages:
         if not parts:
             raise _refuse("extend: nothing given; accepted: iterations, wall_minutes, tokens, usd")
         for name, value in parts.items():
-            if not (value > 0 and math.isfinite(value)):
-                raise _refuse(f"extend: {name} is {value:g}; accepted: a number above 0")
-        for name, limit in (("tokens", self.state.budget.max_tokens), ("usd", self.state.budget.max_usd)):
-            if name in parts and limit is None:
+            limit = getattr(self.state.budget, f"max_{name}")
+            if limit is None:
                 raise _refuse(f"extend: {name} has no limit in this run, so there is nothing to extend")
+            if problem := unusable(name, value, limit):
+                raise _refuse(f"extend: {name} is {problem}")
 
     @workflow.update(description="Have a person's kernel judged before the optimiser's next proposal.")
     def submit_candidate(self, given: CandidateSubmission) -> Status:

@@ -103,17 +103,17 @@ class OptimizationWorkflow(RunMessages):
         """One round: `search.width` iterations side by side, the best of them against the champion."""
         slots = ledger.next_round(self.plan, self.state)
         self.charged_since = workflow.now()
-        try:
-            results = await self._run_children(slots)
-        except (ChildWorkflowError, ActivityError) as error:
-            raise_if_cancelled(error)
-            self._end_search_after(error)
-            return
+        done, error = await self._run_children(slots)
+        ended = [slot for slot in slots if slot.index in done]
+        results = [done[slot.index] for slot in ended]
         # Side by side, only the time in which every one of them waited was waiting.
-        charged = self._charge(min(result.queue_wait_s + result.paused_s for result in results))
-        booked = ledger.settle(self.plan, self.state, slots, results, charged)
-        for iteration in booked:
-            await self._record(iteration)
+        charged = self._charge(min((result.queue_wait_s + result.paused_s for result in results), default=0.0))
+        # What siblings of one that failed have found counts, unless it was found with a broken gate.
+        if error is None or kind(error) not in FATAL:
+            for iteration in ledger.settle(self.plan, self.state, ended, results, charged):
+                await self._record(iteration)
+        if error is not None:
+            self._end_search_after(error)
         self.show()
 
     async def _accept(self) -> None:
@@ -138,40 +138,58 @@ class OptimizationWorkflow(RunMessages):
             self.state.stop_reason = f"cancelled: {workflow.cancellation_reason() or 'no reason given'}"
         self._enter(Phase.CANCELLED if end is Phase.CANCELLED else Phase.DELIVERING)
         if self.state.baseline is not None:
-            run_id, times = workflow.info().workflow_id, (self._started(), workflow.now())
-            summary = ending.summary(self.plan, self.state, run_id, times, cancelled=end is Phase.CANCELLED)
-            delivered = await workflow.execute_activity_method(
-                deliver.Delivering.deliver,
-                deliver.DeliverInput(language=self.plan.language, summary=summary),
-                task_queue=self.plan.queue,
-                summary="write the best kernel, result.json and report.html",
-                **deliver.OPTIONS,
-            )
-            self.state.delivery = Delivery(folder=delivered.folder, files=delivered.files, record=delivered.record)
+            try:
+                await self._write_results(cancelled=end is Phase.CANCELLED)
+            except ActivityError as error:
+                if end is not Phase.CANCELLED:
+                    raise
+                # A person wanted an end: what cannot be written must not turn it into a failure.
+                workflow.logger.warning("the best so far was not delivered: %s", words(error))
         await self._release_device()
         self._enter(end)
 
+    async def _write_results(self, *, cancelled: bool) -> None:
+        run_id, times = workflow.info().workflow_id, (self._started(), workflow.now())
+        summary = ending.summary(self.plan, self.state, run_id, times, cancelled=cancelled)
+        delivered = await workflow.execute_activity_method(
+            deliver.Delivering.deliver,
+            deliver.DeliverInput(language=self.plan.language, summary=summary),
+            task_queue=self.plan.queue,
+            summary="write the best kernel, result.json and report.html",
+            **deliver.OPTIONS,
+        )
+        self.state.delivery = Delivery(folder=delivered.folder, files=delivered.files, record=delivered.record)
+
     # ---------------------------------------------------------------- iterations
 
-    async def _run_children(self, slots: Sequence[ledger.Slot]) -> list[IterationResult]:
-        """All of them, in order; those whose device went silent run again on another one."""
+    async def _run_children(
+        self, slots: Sequence[ledger.Slot]
+    ) -> tuple[dict[int, IterationResult], ChildWorkflowError | ActivityError | None]:
+        """The results by index, and the failure of one that has none; those whose device went silent run again."""
         done: dict[int, IterationResult] = {}
-        while waiting := [slot for slot in slots if slot.index not in done]:
+        failed: ChildWorkflowError | ActivityError | None = None
+        while failed is None and (waiting := [slot for slot in slots if slot.index not in done]):
             self._show_children(waiting)
             ended = await asyncio.gather(*(self._run_child(slot) for slot in waiting), return_exceptions=True)
             lost = None
             for slot, outcome in zip(waiting, ended, strict=True):
                 if isinstance(outcome, IterationResult):
                     done[slot.index] = outcome
-                elif isinstance(outcome, ChildWorkflowError) and kind(outcome) == DEVICE_LOST:
-                    lost = outcome
-                else:
+                elif not isinstance(outcome, ChildWorkflowError):
                     raise outcome
-            if lost is not None:
-                await self._replace_device()
+                elif kind(outcome) == DEVICE_LOST:
+                    lost = outcome
+                elif failed is None or kind(outcome) in FATAL:
+                    failed = outcome
+            if lost is not None and failed is None:
+                try:
+                    await self._replace_device()
+                except ActivityError as error:
+                    raise_if_cancelled(error)
+                    failed = error
                 # Waiting for a device that was gone is waiting in a queue.
                 self.charged_since = workflow.now()
-        return [done[slot.index] for slot in slots]
+        return done, failed
 
     async def _run_child(self, slot: ledger.Slot) -> IterationResult:
         child = await workflow.start_child_workflow(

@@ -73,3 +73,14 @@ async def test_an_address_that_is_none_is_refused(settings: Settings, monkeypatc
     monkeypatch.setenv("TEMPORAL_ADDRESS", "not an address")
     with pytest.raises(UserError, match=r"'not an address' is not usable .*accepted: host:port"):
         await connect(settings)
+
+
+async def test_an_address_that_cannot_be_is_one_line(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The SDK's own warnings about it stay out of sight."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "http://x y")
+    with pytest.raises(UserError, match=r"'http://x y' is not usable .*accepted: host:port") as caught:
+        await connect(settings)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not recwarn.list

@@ -9,7 +9,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.failures import told_to_temporal
-from activities.harness import Refused
+from activities.harness import Refused, Unanswered
 from kernels.harness.requests import Refusal
 from specs.errors import DeviceBusy, GateError, GateTampered, RunnerLost, SpecError, StoreError, UserError
 
@@ -59,3 +59,9 @@ def test_a_bug_is_left_as_it_is() -> None:
     """Nothing hides a programming error."""
     with pytest.raises(ZeroDivisionError), told_to_temporal():
         raise ZeroDivisionError
+
+
+def test_an_end_without_a_reply_goes_by_the_name_it_comes_to() -> None:
+    """What does not mend itself is not tried for long."""
+    failure = told(Unanswered("ended with status 0", "GateError"))
+    assert (failure.type, failure.message, failure.non_retryable) == ("GateError", "ended with status 0", True)

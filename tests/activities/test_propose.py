@@ -8,9 +8,8 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.bundle import pack
-from activities.propose import ProposeInput, ProposeResult, Proposing, refuse_unavailable
+from activities.propose import ProposeInput, ProposeResult, Proposing
 from activities.workshop import Workshop
-from specs.errors import UserError
 from specs.outcomes import BlobRef, Origin
 from tests.fakes import settings_at, write_task
 
@@ -45,12 +44,3 @@ async def test_a_persons_source_keeps_its_label(workshop: Workshop, tmp_path: Pa
     result = await propose(workshop, bundle, submitted=source, label="mine")
     assert result.proposal is not None
     assert (result.proposal.origin, result.proposal.label, result.proposal.source) == (Origin.PERSON, "mine", source)
-
-
-@pytest.mark.parametrize("provider", ["anthropic", "local", "replay", "tune"])
-def test_an_optimiser_that_this_version_lacks_is_refused(tmp_path: Path, provider: str) -> None:
-    """With the one that it has."""
-    loaded = write_task(tmp_path, ["// one"], model={"provider": provider})
-    with pytest.raises(UserError) as caught:
-        refuse_unavailable(loaded.task)
-    assert str(caught.value) == (f"model.provider '{provider}' is not available in this version; accepted: scripted")

@@ -86,7 +86,7 @@ def test_every_tag_is_closed() -> None:
 def test_the_page_shows_ratio_interval_and_target() -> None:
     """A speed-up never stands alone."""
     page = render(summary())
-    for part in ("1.1000", "1.0500 to 1.1500", "0.95", "10.00"):
+    for part in ("1.100", "1.050 to 1.150", "0.95", "10.00"):
         assert part in page
 
 

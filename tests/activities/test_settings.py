@@ -51,3 +51,28 @@ def test_different_run_ids_get_different_folders() -> None:
     """Even when they differ in what is replaced, or far behind."""
     ids = ["a/b", "a_b", "a%2Fb", "a b", "x" * 300, "x" * 301, ".a", "%2Ea"]
     assert len({folder_name(run_id) for run_id in ids}) == len(ids)
+
+
+@pytest.mark.parametrize("home", ["file", "file/inside", "file/two/levels"])
+def test_a_home_that_cannot_be_made_is_named_by_its_variable(tmp_path: Path, home: str) -> None:
+    """Not the file in it, nor the parent above it, that was tried first."""
+    (tmp_path / "file").touch()
+    settings = Settings(home=tmp_path / home, store="")
+    named = rf"^FERRET_HOME is {tmp_path / home}, but .* cannot be written"
+    with pytest.raises(UserError, match=named), settings.writing_home():
+        raise AssertionError("never reached")
+
+
+def test_a_file_in_home_that_cannot_be_opened_is_told_with_home(tmp_path: Path) -> None:
+    """One line with both."""
+    settings = Settings(home=tmp_path, store="")
+    settings.logs.mkdir()
+    named = rf"^FERRET_HOME is {tmp_path}, but {settings.logs} cannot be written"
+    with pytest.raises(UserError, match=named), settings.writing_home():
+        settings.logs.open("ab")
+
+
+def test_a_file_elsewhere_is_none_of_homes_business(tmp_path: Path) -> None:
+    """Its error stays what it is."""
+    with pytest.raises(FileNotFoundError), Settings(home=tmp_path / "home", store="").writing_home():
+        (tmp_path / "elsewhere" / "x").open()

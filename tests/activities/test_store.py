@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from activities.settings import Settings
 from activities.store import Store, digest_of, write_atomically
 from specs.errors import StoreError, UserError
 from specs.outcomes import BlobRef
@@ -129,3 +130,11 @@ def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path: Path) -> No
     with pytest.raises(StoreError):
         write_atomically(tmp_path / "taken", b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_store_in_a_home_that_cannot_be_made_names_home(tmp_path: Path) -> None:
+    """Nobody set FERRET_STORE, so nobody is told to mend it."""
+    (tmp_path / "file").touch()
+    settings = Settings.from_env({"FERRET_HOME": str(tmp_path / "file" / "home")})
+    with pytest.raises(UserError, match=r"^FERRET_HOME is "):
+        Store.of(settings)

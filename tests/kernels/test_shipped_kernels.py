@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -75,7 +74,7 @@ class Bench:
 @pytest.fixture(autouse=True)
 def own_device_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is timed here, so nothing has to wait for a run that times something on this machine."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("FERRET_LOCKS", str(tmp_path))
 
 
 @pytest.fixture(scope="session")

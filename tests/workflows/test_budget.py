@@ -11,7 +11,7 @@ from specs.outcomes import Charge, Stage
 from specs.plan import Plan
 from specs.schema import Budget
 from tests.fakes import write_task
-from workflows.budget import added, extend, why_over
+from workflows.budget import MOST, added, extend, unusable, why_over
 from workflows.state import BudgetExtension, RunState
 
 
@@ -64,3 +64,19 @@ def test_an_extension_adds_to_what_is_limited() -> None:
     one = state()
     extend(one, BudgetExtension(iterations=2, usd=0.5))
     assert one.budget == Budget(max_iterations=7, max_wall_minutes=1, max_tokens=100, max_usd=2.5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 0, 10**30])
+@pytest.mark.parametrize("name", ["iterations", "wall_minutes", "tokens", "usd"])
+def test_a_limit_that_is_none_is_told_with_what_is_accepted(name: str, value: float) -> None:
+    """NaN, infinities and slips of the finger never become a budget."""
+    problem = unusable(name, value)
+    assert problem is not None
+    assert problem.startswith(f"{value}; accepted: ")
+    assert unusable(name, 1) is None
+
+
+def test_a_limit_cannot_be_extended_beyond_the_most_there_is() -> None:
+    """However small the steps."""
+    assert unusable("iterations", 1, MOST["iterations"] - 1) is None
+    assert "together with the" in (unusable("iterations", 2, MOST["iterations"] - 1) or "")

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 from git import Repo
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError, CancelledError
 
+from activities import deliver
+from specs.errors import StoreError
 from specs.outcomes import Ending, Origin, Stage
 from tests.fakes import FakeHarness, Running, is_alive, kernel, running
+from workflows import visibility
 from workflows.iteration import IterationWorkflow
 from workflows.optimization import OptimizationWorkflow
 from workflows.state import BudgetExtension, CandidateSubmission, Hint, Phase, RunResult, StopRequest
@@ -233,6 +237,38 @@ async def test_a_gate_that_does_not_fit_fails_at_once(temporal: Client, tmp_path
     assert (failure.type, failure.message) == ("GateError", "gate.yaml lists no tensor y")
 
 
+async def test_a_gate_process_that_ends_without_a_reply_is_asked_twice(temporal: Client, tmp_path: Path) -> None:
+    """A reference.py that exits will do so again: the run fails soon, and says what happened."""
+    async with running(temporal, tmp_path, STORY, before=lambda harness: harness.leave("lock_gate")) as run:
+        failure = await failure_of(run)
+        assert run.harness.asked("lock_gate") == 2
+    assert failure.type == "GateError"
+    assert "the gate process ended with status 0 and without a reply" in failure.message
+
+
+async def test_a_gate_process_that_ended_once_does_not_fail_the_run(temporal: Client, tmp_path: Path) -> None:
+    """The second attempt tells an accident from a habit."""
+    script = [kernel("ratio 1.2")]
+    async with running(temporal, tmp_path, script, before=lambda harness: harness.leave("judge", 1)) as run:
+        result = await run.result()
+    assert result.outcome == "accepted"
+
+
+async def test_results_of_the_siblings_of_a_failed_iteration_are_booked(temporal: Client, tmp_path: Path) -> None:
+    """In a round side by side one fails for good: what the other found is kept, and then the search ends."""
+    two = {"search": {"width": 2}}
+    async with running(temporal, tmp_path, TWO, overrides=two, before=lambda h: h.hold("build", "second")) as run:
+        await run.held("build")
+        while run.harness.asked("measure") < 2:  # the baseline, then the first of the two
+            await asyncio.sleep(0.02)
+        run.harness.refuse("judge", "InternalError", "the disk is on fire", retryable=False)
+        run.harness.release("build")
+        result = await run.result()
+        assert await run.endings() == [("v001", "win")]
+    assert result.outcome == "accepted"
+    assert "the disk is on fire" in result.reason
+
+
 async def test_a_machine_that_stays_broken_ends_the_search_with_the_best(temporal: Client, tmp_path: Path) -> None:
     """What the run has is accepted and delivered, and the reason names the machine."""
     async with running(temporal, tmp_path, TWO, before=lambda harness: harness.hold("measure", "first")) as run:
@@ -276,15 +312,41 @@ async def test_cancel_ends_the_processes_and_still_delivers_the_best(temporal: C
     assert json.loads((folder / "result.json").read_text())["summary"]["outcome"] == "cancelled"
 
 
-@pytest.mark.parametrize("step", ["lock_gate", "build", "judge"])
+@pytest.mark.parametrize("step", ["lock_gate", "build", "judge", "measure"])
 async def test_cancel_at_any_step_ends_as_cancelled(temporal: Client, tmp_path: Path, step: str) -> None:
-    """A cancel is never taken for a failure of the step it lands in."""
+    """A cancel is never taken for a failure of the step it lands in; whoever sees the end sees the phase with it."""
     async with running(temporal, tmp_path, STORY, before=lambda harness: harness.hold(step)) as run:
         await run.held(step)
         await run.handle.cancel()
         with pytest.raises(WorkflowFailureError) as caught:
             await run.result()
         assert isinstance(caught.value.cause, CancelledError)
+        described = await run.handle.describe()
+        assert described.typed_search_attributes.get(visibility.PHASE) == "cancelled"
+        assert (await run.status()).phase is Phase.CANCELLED
+        query = f"WorkflowId = '{run.handle.id}' AND ExecutionStatus = 'Canceled'"
+        listed = [one async for one in temporal.list_workflows(query)]
+        while not listed:  # the list of runs lags behind
+            listed = [one async for one in temporal.list_workflows(query)]
+        assert listed[0].typed_search_attributes.get(visibility.PHASE) == "cancelled"
+
+
+async def test_a_cancelled_run_that_cannot_deliver_is_still_cancelled(
+    temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person wanted an end: trouble with the report does not make a failure of it."""
+
+    def broken(summary: object) -> str:
+        raise StoreError("no room")
+
+    monkeypatch.setattr(deliver, "render", broken)
+    monkeypatch.setitem(deliver.OPTIONS, "retry_policy", RetryPolicy(maximum_attempts=1))
+    async with running(temporal, tmp_path, STORY, before=lambda harness: harness.hold("judge", "slow_start")) as run:
+        await run.held("judge")
+        await run.handle.cancel()
+        with pytest.raises(WorkflowFailureError) as caught:
+            await run.result()
+    assert isinstance(caught.value.cause, CancelledError)
 
 
 async def test_an_iteration_cancelled_by_hand_does_not_end_the_run(temporal: Client, tmp_path: Path) -> None:

@@ -38,8 +38,11 @@ def bring_up(settings: Settings, queue: str | None = None) -> None:
     Raises UserError when that cannot be, with the worker's last log lines if it was the worker that failed.
     """
     quiet_core()
-    settings.home.mkdir(parents=True, exist_ok=True)
-    with err.status("starting the embedded server and worker"), (settings.home / "up.lock").open("a") as lock:
+    with (
+        settings.writing_home(),
+        err.status("starting the embedded server and worker"),
+        (settings.home / "up.lock").open("a") as lock,
+    ):
         # Two commands at once would start two workers; the kernel lets go of the lock of one that is killed.
         fcntl.flock(lock, fcntl.LOCK_EX)
         asyncio.run(_bring_up(settings, queue))

@@ -42,6 +42,10 @@ def read_source(path: Path) -> bytes:
         raise UserError(
             f"{path} ({len(content)} bytes) is no source; accepted: text of at most {MAX_SOURCE_BYTES} bytes"
         )
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no source (byte {error.start} is not UTF-8); accepted: text in UTF-8") from None
     return content
 
 
@@ -66,7 +70,7 @@ async def write_export(folder: Path, status: Status, lines: list[HistoryLine], s
     suffix = status.plan.language.suffix
     blobs = {f"iterations/{line.version}{suffix}": line.source for line in lines if line.source is not None}
     if status.delivery:
-        what = "delivered files"
+        what = "delivered files" if status.champion else "no kernel, only the result and the report"
         blobs.update(status.delivery.files)
     elif status.champion:
         what = f"the best so far ({status.champion.version})"

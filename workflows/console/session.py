@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -35,7 +36,8 @@ from workflows import visibility
 from workflows.console.output import note
 from workflows.console.pollers import Kind, no_worker, polled
 from workflows.console.terminal import RunRow, status_of_result
-from workflows.state import HistoryLine, RunInput, RunResult, Status
+from workflows.console.waiting import Notice, retrying
+from workflows.state import HistoryLine, Phase, RunInput, RunResult, Status
 
 T = TypeVar("T")
 
@@ -43,6 +45,7 @@ WORKFLOW = "OptimizationWorkflow"
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # How the server says that nobody answered in time: a client's time limit reads as a cancel.
 SILENT = {RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED}
+PATIENCE_S = 10.0  # for an answer from a worker
 LISTED = 1000  # runs looked at when an id is only begun, or not given
 
 
@@ -77,7 +80,7 @@ class Session:
     client: Client
 
     def store(self) -> Store:
-        return Store.open(self.settings.store)
+        return Store.of(self.settings)
 
     async def describe(self, run_id: str) -> Run:
         """Raises RPCError (NOT_FOUND) without such an id, UserError when it is no run's."""
@@ -177,7 +180,7 @@ class Session:
             return given[0]
         raise UserError(f"the server has no history of run {run.id} left")
 
-    async def query(self, run: Run, name: str, kind: type[T], *, patience_s: float = 10) -> T:
+    async def query(self, run: Run, name: str, kind: type[T], *, patience_s: float = PATIENCE_S) -> T:
         """Answer of one of the workflow's queries; raises UserError when no worker answers."""
         if not await polled(self.client, run.queue, "workflow"):
             raise UserError(no_worker(run.queue))
@@ -199,12 +202,12 @@ class Session:
         if not await polled(self.client, run.queue, "workflow"):
             raise UserError(no_worker(run.queue))
         try:
-            answer: Status = await run.handle.execute_update(
-                name, args=arguments, result_type=Status, rpc_timeout=timedelta(seconds=30)
-            )
+            # The SDK asks again and again by itself for as long as nobody has taken the update up.
+            async with asyncio.timeout(PATIENCE_S):
+                answer: Status = await run.handle.execute_update(name, args=arguments, result_type=Status)
         except WorkflowUpdateFailedError as error:
             raise UserError(first_line(error)) from None
-        except RPCTimeoutOrCancelledError:
+        except (TimeoutError, RPCTimeoutOrCancelledError):
             raise UserError(f"no worker answered; {no_worker(run.queue)}") from None
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
@@ -218,6 +221,18 @@ class Session:
         """The queues that this run needs and that nobody polls."""
         kinds: tuple[tuple[str, Kind], ...] = ((run.queue, "workflow"), (plan.queue, "activity"))
         return [queue for queue, kind in kinds if not await polled(self.client, queue, kind)]
+
+    async def notice(self, run: Run, status: Status) -> Notice | None:
+        """Why a running run does not get on, if it does not: a step that fails again and again, or a missing worker."""
+        pending = list(run.description.raw_description.pending_activities)
+        for child in run.description.raw_description.pending_children:
+            with suppress(RPCError):  # it has just ended
+                described = await self.client.get_workflow_handle(child.workflow_id).describe()
+                pending += described.raw_description.pending_activities
+        if (found := retrying(pending, datetime.now(UTC))) is not None:
+            return found
+        missing = await self.unserved(run, status.plan) if status.phase is not Phase.PAUSED else []
+        return Notice(no_worker(*missing)) if missing else None
 
     def ui(self, run_id: str | None = None) -> str:
         """Address of a run, or of the list of all, in the Temporal UI."""

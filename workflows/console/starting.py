@@ -4,41 +4,67 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import cast, get_args
 
-from pydantic import ValidationError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.bundle import pack
-from activities.propose import refuse_unavailable
+from activities.harness import Harness
+from activities.runnable import buildable, obstacles
 from activities.settings import Settings
-from kernels.harness.requests import Sandbox
-from specs.errors import SpecError, UserError
+from kernels.harness.requests import Locked, LockGate, Sandbox
+from specs.errors import FerretError, Problem, SpecError, UserError
 from specs.loader import LoadedTask, load_task
 from specs.plan import Plan
-from specs.schema import Budget
 from workflows import visibility
-from workflows.console.output import note
+from workflows.budget import unusable
+from workflows.console.output import err, note
 from workflows.console.session import RUN_ID, WORKFLOW, Session
 from workflows.state import WORKFLOW_QUEUE, RunInput
 
+REHEARSAL_S = 60.0  # a gate's first inputs and golden; the run itself has more patience
 REGISTERING = 40  # attempts to start while the server takes in new search attributes
 
 
-def checked(path: Path) -> LoadedTask:
-    """A task that this version can run, every file it names in place; raises SpecError or UserError otherwise."""
+def checked(settings: Settings, path: Path) -> LoadedTask:
+    """A task that this version can run, every file it names in place, with a gate that works; raises SpecError."""
     loaded = load_task(path)
     for problem in loaded.warnings:
         note(str(problem), warning=True)
-    if problems := loaded.check_files():
+    problems = [loaded.problem(at, message) for at, message in obstacles(loaded.task)]
+    if buildable(loaded.task):  # otherwise files would be asked for that could not be used
+        problems += loaded.check_files()
+    if not problems:
+        problems = asyncio.run(_rehearse(settings, loaded))
+    if problems:
         raise SpecError(problems)
-    refuse_unavailable(loaded.task)
     return loaded
+
+
+async def _rehearse(settings: Settings, loaded: LoadedTask) -> list[Problem]:
+    """What is wrong with the gate, found out by the very request that the run begins with."""
+    task = loaded.task
+    assert task.gate is not None
+    folder = str(loaded.resolve(task.gate).absolute())
+    with tempfile.TemporaryDirectory(prefix="ferret-") as work, err.status("trying the gate"):
+        try:
+            async with asyncio.timeout(REHEARSAL_S):
+                await Harness(settings).ask(LockGate(task=task, gate=Path(folder)), Locked, Path(work))
+        except TimeoutError:
+            note(
+                f"{task.gate}: not ready within {REHEARSAL_S:g} s, so the run will be the first to try it", warning=True
+            )
+        except FerretError as error:
+            said = " ".join(str(error).split())
+            named = said.replace(folder, task.gate) if folder in said else f"{task.gate}: {said}"
+            return [loaded.problem(("gate",), named)]
+    return []
 
 
 def checked_id(run_id: str | None) -> str | None:
@@ -51,14 +77,11 @@ def planned(loaded: LoadedTask, budget: Mapping[str, float | None], model: str |
     """The task's plan with what the command line gives instead; None leaves the task's value."""
     plan = Plan.of(loaded.task, loaded.digest)
     given = {name: value for name, value in budget.items() if value is not None}
-    try:
-        limits = Budget.model_validate({**plan.budget.model_dump(), **given})
-    except ValidationError as error:
-        first = error.errors()[0]
-        option = str(first["loc"][0]).replace("_", "-")
-        raise UserError(f"--{option} {first['input']}: {first['msg'].lower()}") from None
+    for name, value in given.items():
+        if problem := unusable(name.removeprefix("max_"), value):
+            raise UserError(f"--{name.replace('_', '-')} is {problem}")
     chosen = plan.model.model_copy(update={"optimizer": model}) if model else plan.model
-    return plan.model_copy(update={"budget": limits, "model": chosen})
+    return plan.model_copy(update={"budget": plan.budget.model_copy(update=given), "model": chosen})
 
 
 def isolation(settings: Settings, given: str | None) -> Sandbox:

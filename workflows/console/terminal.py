@@ -14,6 +14,7 @@ from rich.text import Text
 from specs.outcomes import Ending, Interval, Measurement, Stage
 from specs.plan import Plan
 from workflows.console.lines import OVER, clean, duration, ending_word, interval_text, microseconds, ratio_text, size
+from workflows.console.waiting import Notice
 from workflows.state import HistoryLine, Phase, RunResult, Status
 
 _ENDING_STYLES = {
@@ -248,7 +249,7 @@ def run_view(
     *,
     elapsed: timedelta | None = None,
     spinner: Spinner | None = None,
-    notice: str | None = None,
+    notice: Notice | None = None,
     last: int = 8,
     width: int = 100,
 ) -> RenderableType:
@@ -273,7 +274,7 @@ def run_view(
     for text in _standing_notes(status):
         parts.append(Text(text, style="dim"))
     if notice:
-        parts.append(Text(notice, style="bold yellow"))
+        parts.append(Text(str(notice), style="bold yellow"))
     if shown := list(history)[-last:]:
         if parts[-1] != Text():
             parts.append(Text())

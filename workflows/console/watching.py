@@ -14,9 +14,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from specs.errors import UserError
 from workflows.console.lines import events
 from workflows.console.output import draw, note, out, say
-from workflows.console.pollers import no_worker
 from workflows.console.session import Run, Session, first_line
 from workflows.console.terminal import accepted, history_table, result_view, run_view
+from workflows.console.waiting import Notice
 from workflows.iteration import IterationStep
 from workflows.state import HistoryLine, Phase, Status
 
@@ -31,7 +31,7 @@ _AWAY = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCo
 class Screen(Protocol):
     """Where a watched run is drawn."""
 
-    def show(self, run: Run, status: Status, history: list[HistoryLine], notice: str | None) -> None: ...
+    def show(self, run: Run, status: Status, history: list[HistoryLine], notice: Notice | None) -> None: ...
 
     def close(self) -> None: ...
 
@@ -44,7 +44,7 @@ class LiveScreen:
         self._live = Live(console=out, refresh_per_second=8, transient=True)
         self._live.start()
 
-    def show(self, run: Run, status: Status, history: list[HistoryLine], notice: str | None) -> None:
+    def show(self, run: Run, status: Status, history: list[HistoryLine], notice: Notice | None) -> None:
         room = max(3, out.height - 18 - len(status.plan.configs))
         self._live.update(
             run_view(
@@ -68,14 +68,15 @@ class LineScreen:
     def __init__(self) -> None:
         self._before: Status | None = None
         self._told = 0
-        self._notice: str | None = None
+        self._reason: str | None = None
 
-    def show(self, run: Run, status: Status, history: list[HistoryLine], notice: str | None) -> None:
+    def show(self, run: Run, status: Status, history: list[HistoryLine], notice: Notice | None) -> None:
         for line in events(self._before, status, history[self._told :]):
             say(line)
-        if notice and notice != self._notice:
-            say(notice)
-        self._before, self._told, self._notice = status, len(history), notice
+        if notice and notice.reason != self._reason:
+            say(str(notice))
+            self._reason = notice.reason  # kept while a next attempt is at work: it is the same trouble
+        self._before, self._told = status, len(history)
 
     def close(self) -> None:
         pass
@@ -89,7 +90,7 @@ class Look:
         self.run = run
         self.status: Status | None = None
         self.history: list[HistoryLine] = []
-        self.notice: str | None = None
+        self.notice: Notice | None = None
 
     async def refresh(self) -> None:
         self.notice = None
@@ -99,15 +100,13 @@ class Look:
             self.status = await self._with_steps(await self._session.query(self.run, "status", Status, patience_s=5))
             if self.status.wins + self.status.attempts != len(self.history):
                 self.history = await self._session.history(self.run)
-            missing = await self._session.unserved(self.run, self.status.plan)
-            if missing and self.status.phase is not Phase.PAUSED:
-                self.notice = no_worker(*missing)
+            self.notice = await self._session.notice(self.run, self.status)
         except UserError as error:
-            self.notice = str(error)
+            self.notice = Notice(str(error))
         except RPCError as error:
             if error.status not in _AWAY:
                 raise
-            self.notice = "the Temporal server does not answer; waiting for it"
+            self.notice = Notice("the Temporal server does not answer; waiting for it")
 
     async def _with_steps(self, status: Status) -> Status:
         """The run knows which iterations are at work; what each is doing, only the iteration itself knows."""
@@ -135,7 +134,7 @@ async def watch_to_end(session: Session, run: Run) -> int:
             if look.status is not None:
                 screen.show(look.run, look.status, look.history, look.notice)
             elif look.notice and not told:
-                note(look.notice)
+                note(str(look.notice))
                 told = True
             if look.run.state != "running":
                 break

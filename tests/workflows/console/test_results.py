@@ -13,7 +13,7 @@ from specs.errors import StoreError, UserError
 from specs.outcomes import BlobRef, Ending
 from tests.run_values import make_champion, make_delivery, make_history, make_line, make_status
 from workflows.console.results import read_source, source_of, submission_label, write_export
-from workflows.state import HistoryLine, Status
+from workflows.state import Delivery, HistoryLine, Status
 
 
 @pytest.fixture
@@ -164,3 +164,21 @@ async def test_a_delivered_name_cannot_leave_the_folder(tmp_path: Path, store: S
     with pytest.raises(StoreError, match="outside of the folder"):
         await write_export(tmp_path / "out", status, lines, store)
     assert not (tmp_path / "escaped").exists()
+
+
+def test_a_source_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """A kernel goes into a report and a prompt; the first bad byte is named."""
+    path = tmp_path / "own.cpp"
+    path.write_bytes(b"int x; // \xff\n")
+    with pytest.raises(UserError, match=r"own.cpp is no source \(byte 10 is not UTF-8\); accepted: text in UTF-8"):
+        read_source(path)
+
+
+async def test_an_export_without_a_kernel_says_so(store: Store, tmp_path: Path) -> None:
+    """A report is delivered for a run that was cancelled early, too."""
+    report = await store.put(b"report")
+    status = make_status(champion=None).model_copy(
+        update={"delivery": Delivery(folder="/x", files={"report.html": report}, record="/y"), "champion": None}
+    )
+    said = await write_export(tmp_path / "out", status, [], store)
+    assert said == f"{tmp_path / 'out'}: no kernel, only the result and the report, 0 iterations"

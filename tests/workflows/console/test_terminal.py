@@ -40,6 +40,7 @@ from workflows.console.terminal import (
     status_of_result,
     worst,
 )
+from workflows.console.waiting import Notice
 from workflows.state import Phase
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
@@ -197,7 +198,7 @@ def test_a_paused_run_does_not_spin() -> None:
 def test_a_notice_is_shown() -> None:
     """What keeps the run from going on is in the picture."""
     assert "no worker is polling ferret-cpu" in drawn(
-        run_view(make_status(), [], notice="no worker is polling ferret-cpu")
+        run_view(make_status(), [], notice=Notice("no worker is polling ferret-cpu"))
     )
 
 

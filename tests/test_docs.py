@@ -1,0 +1,51 @@
+"""What the documents show works as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kernels.harness import gate
+from specs.loader import load_task
+
+ROOT = Path(__file__).parents[1]
+GUIDE = (ROOT / "docs" / "authoring-a-task.md").read_text()
+README = (ROOT / "README.md").read_text()
+
+
+def block(language: str, beginning: str) -> str:
+    found = re.search(rf"(?s)```{language}\n({re.escape(beginning)}.*?)```", GUIDE)
+    assert found is not None
+    return found[1]
+
+
+def test_the_gate_of_the_guide_is_usable_for_its_interface(tmp_path: Path) -> None:
+    """Locked, loaded and rehearsed, with the interface that the guide shows."""
+    smallest, interface = block("yaml", "name:"), block("yaml", "problem:")
+    kept = [part for part in re.split(r"(?m)^(?=[a-z])", smallest) if not part.startswith("problem:")]
+    path = tmp_path / "task.yaml"
+    path.write_text("".join(kept) + interface)
+    (tmp_path / "gate").mkdir()
+    (tmp_path / "gate" / "gate.yaml").write_text(block("yaml", "# gate/gate.yaml"))
+    (tmp_path / "gate" / "reference.py").write_text(block("python", "# gate/reference.py"))
+    task = load_task(path).task
+    loaded = gate.load(task, tmp_path / "gate", gate.lock(task, tmp_path / "gate"))
+    gate.rehearse(loaded)
+    assert set(loaded.limits) == {"rstd", "y"}
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README + GUIDE))))
+def test_every_linked_file_is_there(link: str) -> None:
+    """Seen from the README or from docs/."""
+    assert (ROOT / link).exists() or (ROOT / "docs" / link).exists()
+
+
+def test_every_command_of_the_client_stands_in_the_readme() -> None:
+    """A command nobody can find is a command nobody has."""
+    source = (ROOT / "client.py").read_text()
+    commands = set(re.findall(r"@app\.command\((?:name=)?\"([a-z]+)\"", source))
+    commands |= set(re.findall(r"@app\.command\(\)\n(?:async )?def ([a-z]+)\(", source))
+    assert len(commands) > 15
+    assert {name for name in commands if f"client.py {name}" not in README} == set()

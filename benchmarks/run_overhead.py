@@ -17,8 +17,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
 

@@ -14,6 +14,7 @@ class Champion(Value):
     library: BlobRef
     score: float
     ratios: dict[str, float]
+    searched: float | None = None  # the score that the search had seen, once acceptance has measured again
 
 
 class HistoryLine(Value):

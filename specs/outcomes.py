@@ -96,6 +96,8 @@ class FailureKind(StrEnum):
     NOT_DETERMINISTIC = "not_deterministic"  # two calls on the same input differ
     STAGE_DISAGREES = "stage_disagrees"  # the output differs with and without stage tensors
     TIMED_WRONG = "timed_wrong"  # passed the checks, but an output of a timed call was wrong
+    LEFT_STATE = "left_state"  # rounding, flush-to-zero or direction flag not put back
+    LEAK = "leak"  # memory held after the calls grows, or is more than any kernel needs
     TOO_FAST = "too_fast"  # below what the machine can do: the sample is void
 
 

@@ -33,10 +33,20 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 TaskFile = Annotated[Path, typer.Argument(metavar="TASK", help="Task file.", show_default=False)]
 KernelFile = Annotated[Path, typer.Argument(metavar="KERNEL", help="Source of the candidate.", show_default=False)]
 Policy = Literal["required", "preferred", "off"]
-SandboxOption = Annotated[Policy, typer.Option(help="Whether a runner needs bubblewrap around it.")]
+SandboxOption = Annotated[
+    Policy, typer.Option(envvar="FERRET_SANDBOX", help="Whether a runner needs bubblewrap around it.")
+]
 BuildsOption = Annotated[Path, typer.Option(help="Folder of content-addressed builds.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
 BUILDS = Path(".ferret/builds")
+
+
+class _Terminated(KeyboardInterrupt):
+    """Asked to end. No SystemExit: of those a reference.py may raise as many as it likes."""
+
+    @classmethod
+    def now(cls, number: int, frame: object) -> None:
+        raise cls(128 + number)
 
 
 class _Session:
@@ -242,7 +252,7 @@ def serve(
         from kernels.harness.serve import serve as answer
 
         # Whoever ends a gate process asks politely first: time enough to remove a half-made build.
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+        signal.signal(signal.SIGTERM, _Terminated.now)
         answer(request, reply)
         return PASSED
 
@@ -300,7 +310,9 @@ def _show_measurement(session: _Session, measurement: Measurement) -> None:
     with_champion = any(config.champion is not None for config in measurement.configs)
     champion = ["champion us"] if with_champion else []
     headings = ["config", "baseline us", *champion, "kernel us", "ratio", "95% interval", "spread", "rounds", "target"]
-    table = Table(*headings, title=f"{session.task.name}: against {session.task.baseline.source}")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "config" else "right", no_wrap=True)
     for config in measurement.configs:
         rival = [f"{config.champion.median_us:.1f}"] if config.champion is not None else []
         table.add_row(
@@ -316,6 +328,7 @@ def _show_measurement(session: _Session, measurement: Measurement) -> None:
         )
     # A pipe has no width; the usual guess of 80 columns would break every cell.
     console = Console() if sys.stdout.isatty() else Console(width=140)
+    console.print(f"{session.task.name} against {session.task.baseline.source}", soft_wrap=True)
     console.print(table)
     score, gain, device = measurement.score, measurement.gain, measurement.device
     interval = f"{score.low:.3f} to {score.high:.3f}"
@@ -357,6 +370,8 @@ def _run(work: Callable[[], int]) -> None:
         # A gate that cannot be used is a mistake in the task's own files, for its author to mend.
         typer.echo(f"error: {error}", err=True)
         code = USER_ERROR
+    except _Terminated as terminated:
+        code = int(terminated.args[0])
     except KeyboardInterrupt:
         code = 130
     raise typer.Exit(code)
@@ -374,6 +389,20 @@ def _log_to_stderr() -> None:
     )
 
 
+def main(words: list[str]) -> int:
+    """Run one command and give its exit code; a mistake in the words becomes one line on standard error."""
+    try:
+        code = app(args=words or ["--help"], prog_name="python -m kernels.harness", standalone_mode=False)
+    except Exception as error:
+        # The class of usage errors has moved between releases of typer; this method has not.
+        if not hasattr(error, "format_message"):
+            raise
+        told = " ".join(error.format_message().split())
+        typer.echo(f"error: {told} (help: python -m kernels.harness --help)", err=True)
+        return USER_ERROR
+    return code if isinstance(code, int) else PASSED
+
+
 if __name__ == "__main__":
     _log_to_stderr()
-    app()
+    sys.exit(main(sys.argv[1:]))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,8 @@ from specs.errors import GateError, MachineError
 from specs.outcomes import FailureKind, Metrics
 from specs.schema import ArgumentKind
 
-GUARD = 4096  # bytes of secret noise on either side of every buffer, with no gap to its ends
+GUARD = 4096  # bytes of noise on either side of every buffer, with no gap to its ends, that are looked at in every call
+TILE = (1 << 20) + 64  # bytes of noise, repeated over all of the arena that is no buffer's
 ALIGNMENT = 64  # bytes; all that a candidate may rely on
 PAGE = 4096
 SHIFT_PAGES = 16  # how far a buffer may move from call to call
@@ -47,21 +49,41 @@ def _room(buffer: Buffer) -> int:
 
 
 class Arena:
-    """`size` bytes of anonymous shared memory. `memory` is the gate's u8 view of all of it."""
+    """`size` bytes of anonymous shared memory. `memory` is the gate's u8 view of all of it.
+
+    What is no buffer's holds noise, and after each call is known to hold it still.
+    """
 
     def __init__(self, size: int) -> None:
         try:
-            self.fd = os.memfd_create("ferret-arena", os.MFD_CLOEXEC)
+            self.fd = os.memfd_create("ferret-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(self.fd, size)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self.memory = np.frombuffer(mmap.mmap(self.fd, size), dtype=np.uint8)
         except (OSError, ValueError) as error:
             raise MachineError(f"no {size} bytes of shared memory for the buffers: {error}") from error
-        self.memory.fill(0)
         self.size = size
+        self._noise = np.frombuffer(os.urandom(TILE), dtype=np.uint8)
+        self._used: list[tuple[int, int]] = [(0, size)]  # where noise does not stand now
 
     @property
     def address(self) -> int:
         return self.memory.ctypes.data
+
+    def noise(self, begin: int, end: int) -> Iterator[tuple[int, np.ndarray]]:
+        """What belongs in `[begin, end)` outside buffers, as pieces `(offset, u8)`."""
+        while begin < end:
+            within = begin % TILE
+            piece = self._noise[within : min(TILE, within + end - begin)]
+            yield begin, piece
+            begin += len(piece)
+
+    def occupy(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Put noise back where the last call's buffers were; `spans` are where those of the next will be."""
+        for begin, end in self._used:
+            for at, piece in self.noise(begin, end):
+                self.memory[at : at + len(piece)] = piece
+        self._used = list(spans)
 
     def close(self) -> None:
         # The mapping itself goes when the last view of it does.
@@ -111,7 +133,6 @@ class Filled:
     buffers: tuple[Buffer, ...]  # those that the call gets; stage tensors only when asked for
     offsets: dict[str, int]
     inputs: dict[str, np.ndarray]  # private copies, u8
-    guards: dict[str, tuple[np.ndarray, np.ndarray]]  # before, after
     poison: dict[str, np.ndarray]  # u8
 
     @property
@@ -123,18 +144,28 @@ class Filled:
         """Offset and size of outputs and stage tensors, u64 `[tensors, 2]`."""
         return np.array([(self.offsets[b.name], b.nbytes) for b in self.written], dtype=np.uint64).reshape(-1, 2)
 
-    def check_surroundings(self, differs: Differs) -> None:
-        """Raise CandidateFault when a guard band or an input no longer holds what the gate put there."""
+    def check_surroundings(self, differs: Differs, *, everywhere: bool = False) -> None:
+        """Raise CandidateFault when a guard band or an input no longer holds what the gate put there.
+
+        `everywhere` looks at all bytes of the arena that are no buffer's: a stray write may fall far from any.
+        """
         for buffer in self.buffers:
             begin = self.offsets[buffer.name]
             end = begin + buffer.nbytes
-            before, after = self.guards[buffer.name]
-            at = differs(self.arena.memory[begin - GUARD : begin], before)
+            at = self._disturbed(begin - GUARD, begin, differs)
             if at is not None:
-                raise _outside(buffer, "before", f"{GUARD - at} bytes before its start")
-            at = differs(self.arena.memory[end : end + GUARD], after)
+                raise _outside(buffer, "before", f"{begin - at} bytes before its start")
+            at = self._disturbed(end, end + GUARD, differs)
             if at is not None:
-                raise _outside(buffer, "after", f"{at} bytes past its end")
+                raise _outside(buffer, "after", f"{at - end} bytes past its end")
+        if everywhere:
+            spans = sorted((self.offsets[b.name], b.nbytes) for b in self.buffers)
+            begin = 0
+            for offset, size in [*spans, (self.arena.size, 0)]:
+                at = self._disturbed(begin, offset, differs)
+                if at is not None:
+                    raise self._stray(at)
+                begin = offset + size
         for name, private in self.inputs.items():
             begin = self.offsets[name]
             at = differs(self.arena.memory[begin : begin + len(private)], private)
@@ -143,17 +174,30 @@ class Filled:
                     FailureKind.INPUT_CHANGED, f"wrote to input {name}, first at byte {at}; inputs are read-only"
                 )
 
+    def _disturbed(self, begin: int, end: int, differs: Differs) -> int | None:
+        for offset, piece in self.arena.noise(begin, end):
+            at = differs(self.arena.memory[offset : offset + len(piece)], piece)
+            if at is not None:
+                return offset + at
+        return None
+
+    def _stray(self, at: int) -> CandidateFault:
+        def distance(buffer: Buffer) -> int:
+            begin = self.offsets[buffer.name]
+            return max(begin - at, at - begin - buffer.nbytes)
+
+        nearest = min(self.buffers, key=distance)
+        side, where = ("before", "before its start") if at < self.offsets[nearest.name] else ("after", "past its end")
+        return _outside(nearest, side, f"{distance(nearest)} bytes {where}")
+
     def check_late(self, snapshot: np.ndarray, probes: np.ndarray, probed: np.ndarray, differs: Differs) -> None:
         """Raise CandidateFault when an output is no longer what it was as the call answered.
 
-        `snapshot` is u8, outputs and stage tensors one after the other; `probed` u8 `[probes, 64]` was read before it.
+        `snapshot` is what the runner left as it was stopped; `probed` u8 `[probes, 64]` was read as it answered.
         """
         place = 0
         for buffer in self.written:
             begin = self.offsets[buffer.name]
-            at = differs(self.arena.memory[begin : begin + buffer.nbytes], snapshot[place : place + buffer.nbytes])
-            if at is not None:
-                raise _late(buffer, at)
             for offset, line in zip(probes, probed, strict=True):
                 within = int(offset) - begin
                 if 0 <= within < buffer.nbytes:
@@ -162,6 +206,11 @@ class Filled:
                     if at is not None:
                         raise _late(buffer, within + at)
             place += buffer.nbytes
+
+    def snapshot(self) -> np.ndarray:
+        """A copy of outputs and stage tensors, u8, one after the other."""
+        parts = [self.arena.memory[self.offsets[b.name] :][: b.nbytes] for b in self.written]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint8)
 
     def tensors(self, snapshot: np.ndarray) -> dict[str, np.ndarray]:
         """Outputs and stage tensors of a snapshot, in their dtypes and shapes."""
@@ -182,7 +231,7 @@ class Filled:
 
 def _outside(buffer: Buffer, side: str, where: str) -> CandidateFault:
     what = f"{buffer.name} ({buffer.kind.value}, {buffer.nbytes} bytes)"
-    message = f"wrote outside {what}: the guard {side} it changed, first seen {where}"
+    message = f"wrote outside {what}: bytes {side} it changed, first seen {where}"
     return CandidateFault(FailureKind.GUARD_OVERWRITTEN, message)
 
 
@@ -200,17 +249,16 @@ def fill(
     *,
     stages: bool,
 ) -> Filled:
-    """Write inputs, poison and guards into the arena. `inputs` are the private copies of `input_bytes`."""
+    """Write inputs and poison into the arena, noise everywhere else.
+
+    `inputs` are the private copies of `input_bytes`.
+    """
     used = tuple(buffer for buffer in buffers if stages or buffer.kind is not ArgumentKind.STAGE)
-    guards = {}
     poison = {}
+    arena.occupy([(offsets[buffer.name], offsets[buffer.name] + buffer.nbytes) for buffer in used])
     for buffer in used:
         begin = offsets[buffer.name]
         place = arena.memory[begin : begin + buffer.nbytes]
-        noise = rng.integers(0, 256, size=2 * GUARD, dtype=np.uint8)
-        guards[buffer.name] = (noise[:GUARD], noise[GUARD:])
-        arena.memory[begin - GUARD : begin] = noise[:GUARD]
-        arena.memory[begin + buffer.nbytes : begin + buffer.nbytes + GUARD] = noise[GUARD:]
         if buffer.kind is ArgumentKind.INPUT:
             place[:] = inputs[buffer.name]
         else:
@@ -219,7 +267,7 @@ def fill(
             if buffer.kind in WRITTEN:
                 poison[buffer.name] = pattern
     kept = {b.name: inputs[b.name] for b in used if b.kind is ArgumentKind.INPUT}
-    return Filled(arena, used, dict(offsets), kept, guards, poison)
+    return Filled(arena, used, dict(offsets), kept, poison)
 
 
 # Exponent all ones, quiet bit clear, the rest of the payload drawn: no arithmetic yields a signalling NaN.

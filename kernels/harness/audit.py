@@ -145,10 +145,7 @@ def _start_up_findings(elf: Any) -> Iterator[str]:
                 called.pop(0)  # a stripped object: one entry is the toolchain's, whatever its name was
             when = "loaded" if name == ".init_array" else "unloaded"
             for function in called:
-                yield (
-                    f"{_readable(function)} runs when the object is {when} ({name}); "
-                    "global constructors and destructors are not accepted"
-                )
+                yield (f"{_readable(function)} runs when the object is {when} ({name}); {_advice(function)}")
     if indirect:
         yield "has IRELATIVE relocations, code that runs while the object is loaded"
     for tag in _dynamic_tags(elf):
@@ -158,6 +155,14 @@ def _start_up_findings(elf: Any) -> Iterator[str]:
         section = elf.get_section_by_name(name)
         if section is not None and section["sh_size"] not in sizes:
             yield f"section {name} holds {section['sh_size']} bytes, not the toolchain's own {_either(sizes)}"
+
+
+def _advice(function: str) -> str:
+    if "_GLOBAL__sub_I" in function or "__static_initialization" in function:
+        return "a global with a constructor: make it constexpr or a local static"
+    if function == "__cpu_indicator_init":
+        return "it comes with __builtin_cpu_supports; a kernel is built for the processor that it runs on"
+    return "global constructors and destructors are not accepted"
 
 
 def _memory_findings(elf: Any) -> Iterator[str]:

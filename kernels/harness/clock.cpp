@@ -1,8 +1,7 @@
-// The clock of record, in the gate process: tells a runner to start, watches for its answer, reads the time, and takes
-// the outputs away. Called through ctypes, so Python's lock is not held and nothing of Python runs inside the window.
+// One call, from the gate's side: wakes a runner that sleeps in its wait and watches for its answer. Called through ctypes,
+// so Python's lock is not held and nothing of Python runs while the runner does.
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <ctime>
 #include <linux/futex.h>
@@ -19,7 +18,7 @@ using namespace ferret;
 
 namespace {
 
-enum Status : int { kAnswered = 0, kDeadline = 1, kEnded = 2, kNotArmed = 3 };
+enum Status : int { kAnswered = 0, kDeadline = 1, kEnded = 2 };
 
 constexpr std::size_t kLine = 64;
 constexpr double kLookEvery = 2e-3;  // seconds between looks at whether the runner still lives
@@ -96,10 +95,6 @@ void read_through(const unsigned char* bytes, std::size_t size) {
 
 extern "C" {
 
-struct Range {
-    std::uint64_t offset, size;  // bytes, in the arena
-};
-
 struct FerretCall {
     Control* control;
     unsigned char* arena;
@@ -107,31 +102,18 @@ struct FerretCall {
     std::uint32_t count, kind, token, spin;
     std::int32_t pidfd, runner_core, gate_core, status;
     double timeout_s;
-    double microseconds;  // out
+    double wall_us;  // out: from waking it to its answer
     // What is flushed before the call: nothing when flush_bytes is 0.
     const unsigned char* flush;
     std::uint64_t flush_bytes, private_bytes;
-    // What is taken away after it: `ranges` one after the other into `snapshot`, beginning at byte `start`.
-    const Range* ranges;
-    std::uint64_t range_count, total, start;
-    unsigned char* snapshot;
-    // And before that, these lines of it, so that a write which races with the copy shows.
+    // Lines of the outputs as they were at the answer, so that a write after the answer shows.
     const std::uint64_t* probes;  // offsets in the arena
     std::uint64_t probe_count;
     unsigned char* probed;
     std::uint64_t preempted;  // out: how often this thread lost its core while the clock ran
 };
 
-// Bytes [from, to) of the concatenated ranges.
-static void copy_part(const FerretCall* call, std::uint64_t from, std::uint64_t to) {
-    std::uint64_t base = 0;
-    for (std::uint64_t r = 0; r < call->range_count; base += call->ranges[r++].size) {
-        const std::uint64_t low = std::max(from, base), high = std::min(to, base + call->ranges[r].size);
-        if (low < high) std::memcpy(call->snapshot + low, call->arena + call->ranges[r].offset + (low - base), high - low);
-    }
-}
-
-// One call of the runner, which is stopped (SIGSTOP) before and after it. Fills in status and microseconds.
+// One call of the runner, which sleeps before it and goes back to sleep after its answer.
 int ferret_call(FerretCall* call) {
     Control* control = call->control;
     const bool spin = call->spin != 0;
@@ -145,33 +127,21 @@ int ferret_call(FerretCall* call) {
             read_through(call->flush, call->flush_bytes);
         }
     }
+    // All that a call needs is on the page before the runner may run again.
     control->done.store(0, std::memory_order_relaxed);
-    control->armed.store(0, std::memory_order_relaxed);
-    control->command.store(call->token, std::memory_order_release);
-    syscall(SYS_pidfd_send_signal, call->pidfd, SIGCONT, nullptr, 0);
-    wake(&control->command);
-    call->microseconds = 0;
-    call->status = await(&control->armed, call->token, call->pidfd, now() + 10.0, spin);
-    if (call->status == kDeadline) call->status = kNotArmed;
-    if (call->status != kAnswered) return call->status;
-
-    // Where the buffers are is told only now: nothing in the runner could have begun before the clock did.
-    const std::uint64_t before = preemptions();
-    const double begin = now();
+    control->left = 0;
     control->kind = call->kind;
     std::memcpy(control->slots, call->slots, call->count * sizeof(std::uint64_t));
     control->go.store(call->token, std::memory_order_release);
-    if (!spin) wake(&control->go);
+    const std::uint64_t before = preemptions();
+    const double begin = now();
+    wake(&control->go);
     call->status = await(&control->done, call->token, call->pidfd, begin + call->timeout_s, spin);
-    const double end = now();
+    call->wall_us = (now() - begin) * 1e6;
+    call->preempted = preemptions() - before;
     if (call->status != kAnswered) return call->status;
-    call->microseconds = (end - begin) * 1e6;
     for (std::uint64_t p = 0; p < call->probe_count; ++p)
         std::memcpy(call->probed + p * kLine, call->arena + call->probes[p], kLine);
-    copy_part(call, call->start, call->total);
-    copy_part(call, 0, call->start);
-    syscall(SYS_pidfd_send_signal, call->pidfd, SIGSTOP, nullptr, 0);
-    call->preempted = preemptions() - before;
     return call->status;
 }
 

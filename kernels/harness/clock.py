@@ -1,4 +1,4 @@
-"""The clock of record as Python sees it: one call of a stopped runner, timed and emptied of its outputs in C."""
+"""Letting a runner make one call, as Python sees it; the part that runs meanwhile is in C."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernels.harness.build import compile_tool
 from specs.errors import MachineError
 
 HERE = Path(__file__).parent
-PROBES = 64  # lines looked at before the outputs are copied: microseconds, whatever the size of the outputs
+PROBES = 64  # lines looked at as a call answers: microseconds, whatever the size of the outputs
 LINE = 64  # bytes
 
 
@@ -21,7 +21,6 @@ class Answer(IntEnum):
     ANSWERED = 0
     DEADLINE = 1  # the call did not come back in time
     ENDED = 2  # the runner is gone
-    NOT_ARMED = 3  # the runner never picked the call up
 
 
 class Kind(IntEnum):
@@ -43,15 +42,10 @@ class _Call(ctypes.Structure):
         ("gate_core", ctypes.c_int32),
         ("status", ctypes.c_int32),
         ("timeout_s", ctypes.c_double),
-        ("microseconds", ctypes.c_double),
+        ("wall_us", ctypes.c_double),
         ("flush", ctypes.c_void_p),
         ("flush_bytes", ctypes.c_uint64),
         ("private_bytes", ctypes.c_uint64),
-        ("ranges", ctypes.c_void_p),
-        ("range_count", ctypes.c_uint64),
-        ("total", ctypes.c_uint64),
-        ("start", ctypes.c_uint64),
-        ("snapshot", ctypes.c_void_p),
         ("probes", ctypes.c_void_p),
         ("probe_count", ctypes.c_uint64),
         ("probed", ctypes.c_void_p),
@@ -84,11 +78,10 @@ class Line:
 @dataclass(frozen=True, slots=True)
 class Reading:
     answer: Answer
-    microseconds: float  # 0 unless answered
-    snapshot: np.ndarray  # u8, the ranges one after the other, as they were when the runner answered
+    wall_us: float  # from waking the runner to its answer
     probes: np.ndarray  # u64 offsets in the arena
-    probed: np.ndarray  # u8 `[probes, LINE]`, what stood there before the copy began
-    preempted: int  # how often the clock's thread lost its core meanwhile
+    probed: np.ndarray  # u8 `[probes, LINE]`, what stood there as the call answered
+    preempted: int  # how often the gate's own thread lost its core meanwhile
 
 
 class Clock:
@@ -135,16 +128,12 @@ class Clock:
         flush: bool,
         timeout_s: float,
     ) -> Reading:
-        """Time one call of a stopped runner, and stop it again.
+        """Wake a sleeping runner for one call and wait for its answer.
 
-        `slots` is u64 `[arguments]`; `ranges` u64 `[tensors, 2]`, offset and size in the arena of what to take away.
+        `slots` is u64 `[arguments]`; `ranges` u64 `[tensors, 2]`, offset and size in the arena of what it writes.
         """
-        total = int(ranges[:, 1].sum()) if len(ranges) else 0
-        snapshot = np.empty(total, dtype=np.uint8)
-        snapshot.fill(0)  # touches every page: the copy must not wait for page faults while the runner still runs
         probes = _probes(ranges, rng)
         probed = np.zeros((len(probes), LINE), dtype=np.uint8)
-        ranges = np.ascontiguousarray(ranges)
         if flush and self._flush is None:
             self._flush = self._library.ferret_flush_memory(self._flush_bytes)
             if not self._flush:
@@ -164,17 +153,12 @@ class Clock:
             flush=self._flush if flush else None,
             flush_bytes=self._flush_bytes if flush else 0,
             private_bytes=self._private_bytes if flush else 0,
-            ranges=ranges.ctypes.data,
-            range_count=len(ranges),
-            total=total,
-            start=int(rng.integers(total)) if total else 0,
-            snapshot=snapshot.ctypes.data,
             probes=probes.ctypes.data,
             probe_count=len(probes),
             probed=probed.ctypes.data,
         )
         answer = Answer(self._library.ferret_call(ctypes.byref(call)))
-        return Reading(answer, float(call.microseconds), snapshot, probes, probed, int(call.preempted))
+        return Reading(answer, float(call.wall_us), probes, probed, int(call.preempted))
 
     def differs(self, a: np.ndarray, b: np.ndarray) -> int | None:
         """Index of the first byte in which two u8 arrays of one length differ; None when they are equal."""

@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from kernels.harness.clock import Cores
-from specs.errors import DeviceBusy
+from specs.errors import DeviceBusy, MachineError
 from specs.outcomes import Device
 
 log = structlog.get_logger()
@@ -24,6 +23,8 @@ log = structlog.get_logger()
 CPUS = Path("/sys/devices/system/cpu")
 FALLBACK_LLC = 32 << 20  # bytes; where sysfs does not say (some virtual machines)
 FALLBACK_PRIVATE = 2 << 20
+LOCKS = Path("/tmp")  # noqa: S108  fixed on purpose: two values of TMPDIR are still one machine
+LOCKS_VARIABLE = "FERRET_LOCKS"
 POLL_S = 0.05  # between attempts at the lock
 
 
@@ -84,8 +85,8 @@ def lock(core: int, wait_s: float, *, shared: bool = False) -> Iterator[float]:
     Judging takes it shared (judges may run side by side), timing takes it alone. The operating system drops the lock
     when its holder dies. Raises DeviceBusy after `wait_s`.
     """
-    path = Path(tempfile.gettempdir()) / f"ferret-{os.getuid()}-cpu{core}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    path = lock_folder() / f"ferret-cpu{core}.lock"
+    descriptor = _open_lock(path)
     begin = time.monotonic()
     said = False
     try:
@@ -105,6 +106,30 @@ def lock(core: int, wait_s: float, *, shared: bool = False) -> Iterator[float]:
         yield time.monotonic() - begin
     finally:
         os.close(descriptor)
+
+
+def lock_folder() -> Path:
+    """Where device locks lie: the same place for every user and every TMPDIR, unless FERRET_LOCKS names another."""
+    return Path(os.environ.get(LOCKS_VARIABLE) or LOCKS)
+
+
+def _open_lock(path: Path) -> int:
+    """Open for everybody: a core has one lock, whoever made the file. Raises MachineError."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW  # flock needs no right to write
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+            os.fchmod(descriptor, 0o644)  # whatever the umask
+            return descriptor
+        return os.open(path, flags)
+    except OSError as error:
+        told = f"the device lock {path} cannot be opened: {error.strerror}"
+        raise MachineError(
+            f"{told}; set {LOCKS_VARIABLE} to a folder that all who time on this machine share"
+        ) from None
 
 
 def _siblings(core: int) -> set[int]:

@@ -5,14 +5,18 @@ Everything a reference gives back is checked here, once, so that the judge never
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import os
+import re
+import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -27,6 +31,12 @@ from specs.schema import Argument, ArgumentKind, Interface, Scalar, Task
 
 __all__ = ["Case", "Gate", "Golden", "load", "lock", "numpy_dtype", "rehearse"]
 
+_REAL_EXIT = os._exit
+_reference_lock = threading.Lock()
+_references_running = 0
+
+MEMORY_CAP = 1 << 40  # bytes; no case of a sane gate comes near
+CGROUP = Path("/sys/fs/cgroup")
 SCALE = ".scale"  # reference.py gives `<tensor>.scale` for the tensors whose error grows with what was summed
 
 
@@ -127,6 +137,7 @@ def rehearse(loaded: Gate) -> None:
     """
     task = loaded.task
     cases = [Case(name=config.name, args=config.args) for config in task.configs] + list(loaded.edges)
+    check_memory(task, [*cases, *loaded.held_out])
 
     def size(case: Case) -> int:
         variables = task.variables(case.args)
@@ -136,7 +147,62 @@ def rehearse(loaded: Gate) -> None:
     smallest = min(cases, key=size)
     for distribution in loaded.distributions:
         inputs = loaded.inputs(np.random.default_rng(0), smallest.args, distribution)
-        loaded.golden(inputs, smallest.args)
+        golden = loaded.golden(inputs, smallest.args)
+        where = f"{_told(smallest.args)}, distribution {distribution!r}"
+        for what, arrays in (("make_inputs", inputs), ("reference", golden.tensors)):
+            for name, array in arrays.items():
+                if array.size and _all_nan(array):
+                    raise GateError(f"reference.py: {what} for {where}: {name} is NaN everywhere, so nothing is judged")
+
+
+def _all_nan(array: np.ndarray) -> bool:
+    # NaN is all that differs from itself, in every dtype that has it.
+    return bool((array != array).all())
+
+
+def check_memory(task: Task, cases: Sequence[Case]) -> None:
+    """Raise GateError when a case needs more memory than there is: for buffers, the gate's copies and the golden."""
+    cap = min(available_bytes(), MEMORY_CAP)
+    for case in cases:
+        needed = memory_needed(task, case)
+        if needed > cap:
+            told = f"{needed} bytes are needed and {cap} are available"
+            raise GateError(f"case {case.name!r} ({_told(case.args)}) is too large for this machine: {told}")
+
+
+def memory_needed(task: Task, case: Case) -> int:
+    """Bytes that one question about a case takes at its height, by estimate."""
+    variables = task.variables(case.args)
+    total = 0
+    for argument in _interface(task).of(ArgumentKind.WORKSPACE):
+        assert argument.bytes is not None
+        try:
+            total += expressions.evaluate(argument.bytes, variables)
+        except ValueError as error:
+            raise GateError(f"interface: bytes of {argument.name}: {error}") from None
+    for argument in _interface(task).of(ArgumentKind.INPUT, ArgumentKind.STAGE, ArgumentKind.OUTPUT):
+        elements = math.prod(shape_of(argument, variables))
+        # In the arena, in the gate's copy and as float64 with one temporary: in the reference or in the comparison.
+        total += elements * (2 * numpy_dtype(_dtype(argument)).itemsize + 2 * 8)
+    return total
+
+
+def available_bytes() -> int:
+    """What the system says can be had without swapping; no limit where it does not say."""
+    try:
+        match = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    return min(int(match[1]) << 10 if match else MEMORY_CAP, _container_bytes())
+
+
+def _container_bytes() -> int:
+    """What a container leaves of its own limit; in one, the figures of the whole machine promise too much."""
+    try:
+        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return max(int(limit) - int(used), 0)
+    except (OSError, ValueError):  # none, or "max"
+        return MEMORY_CAP
 
 
 def shape_of(argument: Argument, variables: Mapping[str, object]) -> tuple[int, ...]:
@@ -190,12 +256,35 @@ def _covers(interface: Interface, variables: Mapping[str, object], where: str) -
                 raise GateError(f"{where}: {argument.name}: {error}") from None
 
 
+@contextlib.contextmanager
+def _kept_alive() -> Iterator[None]:
+    """While a reference runs it cannot end the gate: that would be an exit status without a verdict."""
+
+    def refuse(status: int = 0) -> NoReturn:
+        raise SystemExit(status)
+
+    global _references_running
+    with _reference_lock:  # inputs and goldens are made in two threads
+        _references_running += 1
+        os._exit = refuse
+    try:
+        yield
+    finally:
+        with _reference_lock:
+            _references_running -= 1
+            if _references_running == 0:
+                os._exit = _REAL_EXIT
+
+
 def _execute(source: bytes) -> ModuleType:
     module = ModuleType("gate_reference")
     try:
         # The text was hashed against the lock a moment ago; importing it from the folder would read the file again.
-        exec(compile(source, "reference.py", "exec"), module.__dict__)  # noqa: S102
-    except Exception as error:
+        with _kept_alive():
+            exec(compile(source, "reference.py", "exec"), module.__dict__)  # noqa: S102
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: it would end the gate in silence, and with status 0
         raise GateError(f"reference.py cannot be loaded: {_described(error)}") from error
     return module
 
@@ -209,15 +298,18 @@ def _function(module: ModuleType, name: str) -> Callable[..., Any]:
 
 def _call(where: str, function: Callable[..., Any], *arguments: object) -> dict[str, Any]:
     try:
-        given = function(*arguments)
-    except Exception as error:
+        with _kept_alive():
+            given = function(*arguments)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise GateError(f"reference.py: {where}: {_described(error)}") from error
     if not isinstance(given, dict):
         raise GateError(f"reference.py: {where}: a dict of arrays is needed, {type(given).__name__} given")
     return given
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "reference.py"]
     if isinstance(error, SyntaxError):
         lines = [error.lineno]

@@ -170,6 +170,7 @@ class _Court:
     def _loaded(self) -> Runner:
         if self._runner is None:
             if self._arena is None:
+                gate.check_memory(self.task, [*self.configs, *self.edges])
                 self._arena = Arena(trial.arena_bytes(self.task, [*self.configs, *self.edges]))
             if self.trusted is not None:
                 self._runner = Runner(self.tools, self._arena, trusted=self.trusted)

@@ -42,9 +42,12 @@ Name = Literal["baseline", "candidate", "champion"]
 # kernels faster for as long as it lives. The first round of a new set is checked, but its times are dropped.
 ROUNDS_PER_PROCESS = 10
 CALL_TIMEOUT_S = 20.0
-EMPTY_CALLS = 51  # hand-shakes whose median is the floor
+EMPTY_CALLS = 12  # of the baseline's runner; the fastest is the floor: no call that does anything can be shorter
 VOID_LIMIT = 3  # calls at or under the floor, on one config, that cannot be bad luck any more
 ROUNDS_AT_LEAST = 5  # even when the time is up: an interval over fewer rounds would look sure of itself for no reason
+
+# Page faults of a rival beyond twice what it usually has, and this many, mean that somebody took pages away from it.
+FAULTS_MORE = 16
 
 # Rounds in which the system gave a core to somebody else are left out, but no more than this many beyond those kept: a
 # machine that is always busy has no better rounds to offer.
@@ -131,7 +134,7 @@ class _Contest:
     times: dict[str, dict[Name, list[float]]] = field(default_factory=dict)  # config -> contestant -> microseconds
     samples: list[dict[str, Any]] = field(default_factory=list)
     digests: dict[Name, str] = field(default_factory=dict)
-    floors_us: dict[Name, list[float]] = field(default_factory=dict)
+    floors_us: list[float] = field(default_factory=list)  # one for each set of processes
     description: str = ""
     dropped: str | None = None  # why the champion left the contest
 
@@ -147,11 +150,13 @@ class _Contest:
         self.times = {case.name: {name: [] for name in self._libraries} for case in self.configs}
         self._runners: dict[Name, Runner] = {}
         # One for all contestants: they then read and write the very same pages, whose place in the machine's memory is
-        # worth more than many an optimisation. It is safe because all but the one in its call stand still.
+        # worth more than many an optimisation. It is safe because all but the one in its call stand still, and because
+        # no system call that it may make reaches the pages behind a mapping.
         self._arena: arena.Arena | None = None
         self._kills: dict[Name, int] = {}
         self._voids: dict[tuple[Name, str], int] = {}
         self._disturbed: dict[str, int] = {}
+        self._faults: dict[tuple[Name, str], list[int]] = {}
         self._rng = trial.secret_rng()
         # Goldens are made and compared on the runners' core while the next inputs are drawn on the gate's; nothing of
         # it overlaps with a timed call.
@@ -230,11 +235,12 @@ class _Contest:
     ) -> None:
         us = {name: answers[name].microseconds for name in order}
         disturbed = [name for name in order if self.tools.cores.spin and answers[name].disturbed]
+        disturbed += [name for name in order if name not in disturbed and self._robbed(name, question, answers[name])]
         key = question.case.name
         lost = self._disturbed.get(key, 0)
         left_out = bool(disturbed) and lost < len(self.times[key]["baseline"]) + DISTURBED_MORE
         self._disturbed[key] = lost + left_out
-        under = [name for name in order if us[name] <= self.floors_us[name][-1]]
+        under = [name for name in order if us[name] <= self.floors_us[-1]]
         self.samples.append(
             {
                 "round": index,
@@ -250,13 +256,23 @@ class _Contest:
             # A sample that ran no longer than a call that does nothing says nothing; the whole round is void.
             count = self._voids[name, key] = self._voids.get((name, key), 0) + 1
             if count >= VOID_LIMIT:
-                floor = self.floors_us[name][-1]
+                floor = self.floors_us[-1]
                 calls = f"{count} calls"
                 message = f"{calls} took no longer than an empty call ({floor:.3f} us), last {us[name]:.3f} us"
                 raise _Blame(name, question, CandidateFault(FailureKind.TOO_FAST, message))
         if self.samples[-1]["used"]:
             for name, value in us.items():
                 self.times[key][name].append(value)
+
+    def _robbed(self, name: Name, question: Question, answered: Answered) -> bool:
+        """Whether a rival had to fetch pages that it normally has: its time is too long through no fault of its own.
+
+        A candidate's own faults are its own affair, and never make a round count less.
+        """
+        usual = self._faults.setdefault((name, question.case.name), [])
+        known = plain.median(usual) if usual else answered.faults
+        usual.append(answered.faults)
+        return name != "candidate" and answered.faults > 2 * known + FAULTS_MORE
 
     # ------------------------------------------------------------ checking
 
@@ -314,6 +330,7 @@ class _Contest:
 
     def _start(self) -> None:
         if self._arena is None:
+            gate.check_memory(self.request.task, self.configs)
             self._arena = arena.Arena(trial.arena_bytes(self.request.task, self.configs))
         loading = Question(self.configs[0], "loading", {}, (), {}, {})
         for name in list(self._libraries):
@@ -324,12 +341,12 @@ class _Contest:
                 else:
                     runner = Runner(self.tools, self._arena, candidate=self._libraries[name])
                 self._runners[name] = runner
-                empty = [runner.empty(self._rng) for _ in range(EMPTY_CALLS)]
+                if name == "baseline":  # the only runner whose word on doing nothing can be trusted
+                    self.floors_us.append(min(runner.empty(self._rng) for _ in range(EMPTY_CALLS)))
             except CandidateFault as fault:
                 raise _Blame(name, loading, fault) from None
             except RunnerKilled as killed:
                 raise self._killed(name, loading, killed) from None
-            self.floors_us.setdefault(name, []).append(plain.median(empty))
 
     def _release(self) -> None:
         if self._checking is not None:

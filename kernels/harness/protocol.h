@@ -24,16 +24,23 @@ enum Kind : std::uint32_t {
     kEmpty = 2,  // the hand-shake alone: what a call costs that does nothing
 };
 
+// What a call left behind in the processor.
+enum Left : std::uint32_t {
+    kFloatControl = 1,  // rounding, flush to zero, exception masks
+    kX87Control = 2,
+    kDirection = 4,  // the direction flag
+};
+
 // One cache line for each direction, so that a spinning reader does not slow the other side's next store.
 struct Control {
-    alignas(64) std::atomic<std::uint32_t> command;  // futex word: a new token says that a call is coming
-    alignas(64) std::atomic<std::uint32_t> go;       // the token again: the clock runs from this store
+    alignas(64) std::atomic<std::uint32_t> go;  // futex word: a new token says that a call is to be made
     std::uint32_t kind;
     std::uint64_t slots[kMaxArguments];  // pointers as offsets into the arena, scalars as raw bytes
-    alignas(64) std::atomic<std::uint32_t> armed;
     alignas(64) std::atomic<std::uint32_t> done;
     alignas(64) std::atomic<std::uint32_t> state;
-    std::uint32_t trapped;   // number of the system call that the filter refused, plus one
+    std::uint32_t trapped;  // number of the system call that the filter refused, plus one
+    std::uint32_t left;     // Left bits of the last call
+    std::uint32_t unused;
     char text[kTextBytes];
 };
 

@@ -1,9 +1,10 @@
-"""A throw-away process that holds one shared object: started, called, stopped, read, killed. All from outside."""
+"""A throw-away process that holds one shared object: started, called, read, killed. All from outside."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import mmap
 import os
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernels.harness import sandbox
+from kernels.harness import sandbox, symbols
 from kernels.harness.arena import Arena, CandidateFault, Filled
 from kernels.harness.build import compile_tool
 from kernels.harness.clock import HERE, Answer, Clock, Cores, Kind, Line, Reading
@@ -30,18 +31,30 @@ from specs.outcomes import FailureKind
 from specs.schema import Interface
 
 LOAD_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 5.0  # a signal to a running process takes microseconds; longer means that the machine is in trouble
+REST_TIMEOUT_S = 5.0  # from its answer to its wait a runner takes microseconds
 CPU_SECONDS = 3600  # a backstop behind the deadline of each call
 ADDRESS_SLACK = 4 << 30  # bytes over the arena: the loader, libraries, a kernel's own scratch
 NO_SLOTS = np.zeros(1, dtype=np.uint64)
 NO_RANGES = np.zeros((0, 2), dtype=np.uint64)
 
 # Where things stand behind `state` on the control page; protocol.h says what they are.
-_STATE, _TRAPPED, _TEXT, _TEXT_BYTES = 0, 4, 8, 2048
+_STATE, _TRAPPED, _LEFT, _TEXT, _TEXT_BYTES = 0, 4, 8, 16, 2048
 _STARTING, _LOADING, _LOADED, _NOT_LOADED = range(4)
 
 _PREEMPTIONS = "nonvoluntary_ctxt_switches"
-_NEW_PROCESS = {"x86_64": {56, 57, 58, 59, 322}, "aarch64": {220, 221, 281}}  # clone, fork, vfork, execve, execveat
+_NEW_PROCESS = {"clone", "clone3", "fork", "vfork", "execve", "execveat"}
+_LEFT_CHANGED = {1: "the rounding or flush-to-zero mode (MXCSR)", 2: "the x87 control word", 4: "the direction flag"}
+
+# Processor time and wall time of a call are two accounts of one thing. Wall time far over processor time means that the
+# core was somebody else's for a while; the other way round the work went on after the answer.
+SLACK_US = 150.0  # waking a core that idles
+SLACK_SHARE = 0.1
+OVERTIME_SHARE = 0.2
+
+# Memory that is held after a call. Scratch that is made once, or grown to a larger shape, is a kernel's right.
+HELD_BYTES = 1 << 30
+LEAK_BYTES = 4 << 20
+LEAK_CALLS = 8  # calls after which more was held than ever before
 
 
 class RunnerKilled(RunnerLost):
@@ -64,7 +77,7 @@ def build_runner(interface: Interface, builds: Path) -> Path:
     return compile_tool(
         "runner",
         HERE / "runner.cpp",
-        ["-std=c++17", "-O2", "-ldl"],
+        ["-std=c++17", "-O2", "-ldl", "-Wl,-z,relro,-z,now"],
         builds,
         extra={"protocol.h": (HERE / "protocol.h").read_text(), "call.inc": call_source(interface)},
     )
@@ -72,12 +85,14 @@ def build_runner(interface: Interface, builds: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    reading: Reading
+    microseconds: float  # processor time that the kernel charged to the runner, from sleep to sleep
+    snapshot: np.ndarray  # u8, outputs and stage tensors one after the other
     disturbed: bool  # runner or clock lost its core to somebody else meanwhile; known of flushed calls only
+    faults: int  # minor page faults of the runner; known of flushed calls only
 
 
 class Runner:
-    """One object in one process. Stopped (SIGSTOP) whenever it is not in a call."""
+    """One object in one process. Asleep whenever it is not in a call."""
 
     def __init__(
         self, tools: Tools, arena: Arena, *, candidate: bytes | None = None, trusted: Path | None = None
@@ -98,6 +113,7 @@ class Runner:
         self._process: subprocess.Popen[bytes] | None = None
         self._first: int | None = None  # pidfd of bubblewrap's first process
         self.description = ""
+        self._held = self._leaked = self._leaks = 0
         try:
             self._start(candidate, trusted)
             self._await_load()
@@ -150,7 +166,7 @@ class Runner:
         if tools.isolation == "bubblewrap":
             self._first = _first_process(info_read)
             if self._first is None:
-                self._process.wait(STOP_TIMEOUT_S)
+                self._process.wait(REST_TIMEOUT_S)
                 raise RunnerLost(f"bubblewrap did not start the runner: {self._said()}")
             keep.callback(os.close, self._first)
 
@@ -174,8 +190,9 @@ class Runner:
         self._pidfd = os.pidfd_open(self.pid)
         self._resources.callback(os.close, self._pidfd)
         self._line = Line(self._control.ctypes.data, self.arena.address, self._pidfd, self._tools.cores)
-        signal.pidfd_send_signal(self._pidfd, signal.SIGSTOP)
-        self._await_stop("while it was being loaded")
+        self._await_rest("while it was being loaded")
+        self._processor_clock = _processor_clock(self.pid)
+        self._held = _kilobytes(_status(self.pid), "VmData")
 
     def _find_pid(self) -> int:
         assert self._process is not None
@@ -189,25 +206,44 @@ class Runner:
     # ------------------------------------------------------------ calling
 
     def call(
-        self, filled: Filled, slots: np.ndarray, rng: np.random.Generator, *, flush: bool, timeout_s: float
+        self,
+        filled: Filled,
+        slots: np.ndarray,
+        rng: np.random.Generator,
+        *,
+        flush: bool,
+        timeout_s: float,
+        everywhere: bool = False,
     ) -> Called:
-        """One call, timed by the gate; the runner is stopped again when this returns.
+        """One call, timed by the gate; the runner is asleep again when this returns.
 
-        Raises CandidateFault when it crashes, exits or hangs, when threads or processes are left behind, when anything
-        outside outputs, stage tensors and workspace was changed, or when an output changed after the answer.
+        `everywhere` looks at every byte of the arena that is no buffer's, not only at the guards. Raises CandidateFault
+        when it crashes, exits or hangs, when threads, processes, memory or a changed processor mode are left behind,
+        when anything outside outputs, stage tensors and workspace was changed, or when an output changed after the
+        answer.
         """
-        before = int(_status(self.pid).get(_PREEMPTIONS, 0)) if flush else 0
-        reading = self._exchange(Kind.CALL, slots, filled.ranges, rng, flush=flush, timeout_s=timeout_s)
+        before, faults = _status(self.pid), _faults(self.pid)
+        microseconds, reading = self._exchange(
+            Kind.CALL, slots, filled.ranges, rng, flush=flush, timeout_s=timeout_s, switches=_switches(before)
+        )
         differs = self._tools.clock.differs
-        filled.check_surroundings(differs)
+        filled.check_surroundings(differs, everywhere=everywhere)
         status = _status(self.pid)
-        self._check_alone(status)
-        filled.check_late(reading.snapshot, reading.probes, reading.probed, differs)
-        return Called(reading, disturbed=reading.preempted + int(status.get(_PREEMPTIONS, 0)) > before)
+        self._check_alone(status, microseconds, reading.wall_us)
+        self._check_left(status)
+        snapshot = filled.snapshot()
+        filled.check_late(snapshot, reading.probes, reading.probed, differs)
+        # Where nobody spins the gate runs on the same core, and wall time says nothing.
+        away = self._tools.cores.spin and reading.wall_us > microseconds * (1 + SLACK_SHARE) + SLACK_US
+        lost = reading.preempted or status.get(_PREEMPTIONS) != before.get(_PREEMPTIONS)
+        return Called(microseconds, snapshot, disturbed=bool(lost or away), faults=_faults(self.pid) - faults)
 
     def empty(self, rng: np.random.Generator) -> float:
-        """Microseconds of a hand-shake that calls nothing."""
-        return self._exchange(Kind.EMPTY, NO_SLOTS, NO_RANGES, rng, flush=False, timeout_s=STOP_TIMEOUT_S).microseconds
+        """Microseconds of a call that does nothing, with flushed caches."""
+        switches = _switches(_status(self.pid))
+        return self._exchange(
+            Kind.EMPTY, NO_SLOTS, NO_RANGES, rng, flush=True, timeout_s=REST_TIMEOUT_S, switches=switches
+        )[0]
 
     def _exchange(
         self,
@@ -218,42 +254,74 @@ class Runner:
         *,
         flush: bool,
         timeout_s: float,
-    ) -> Reading:
+        switches: int,
+    ) -> tuple[float, Reading]:
+        """Microseconds of processor time and what the clock saw; `switches` is how often it has given up its core."""
         token = self._token
         while token in (0, self._token):
             token = secrets.randbits(32)
         self._token = token
+        # Both readings are taken of a process that sleeps, so nothing that it ever does is free, and the account is
+        # exact: of a process that runs the kernel only knows what it had used up at the last tick.
+        begin = self._charged_ns()
         reading = self._tools.clock.call(self._line, token, kind, slots, ranges, rng, flush=flush, timeout_s=timeout_s)
         match reading.answer:
             case Answer.DEADLINE:
                 raise CandidateFault(FailureKind.HUNG, f"did not return within {timeout_s:g} s")
-            case Answer.NOT_ARMED:
-                raise CandidateFault(FailureKind.HUNG, "left the runner unable to take the next call")
             case Answer.ENDED:
                 raise self._ended("in the call")
             case Answer.ANSWERED:
-                self._await_stop("right after the call had answered")
-                return reading
+                self._await_rest("right after the call had answered", switches)
+                return (self._charged_ns() - begin) / 1000, reading
 
-    def _await_stop(self, when: str) -> None:
-        """Until the runner stands still; what is read from its memory after that cannot change under the reader."""
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while (state := _state(self.pid)) not in "Tt":
+    def _charged_ns(self) -> int:
+        try:
+            return time.clock_gettime_ns(self._processor_clock)
+        except OSError:  # there is no such process any more
+            raise self._ended("in the call") from None
+
+    def _await_rest(self, when: str, switches: int = 0) -> None:
+        """Until the runner sleeps in its wait, the only one that its filter allows and which only the gate can end.
+
+        It has left its core, and its time has been accounted for, once it has given it up more than `switches` times.
+        """
+        deadline = time.monotonic() + REST_TIMEOUT_S
+        while (state := (status := _status(self.pid)).get("State", "X")) != "S" or _switches(status) <= switches:
             if state in "ZX" or _gone(self._pidfd):
                 raise self._ended(when)
             if time.monotonic() > deadline:
-                raise RunnerLost(f"the runner did not stop within {STOP_TIMEOUT_S:g} s of SIGSTOP (state {state})")
+                raise CandidateFault(FailureKind.LATE_WRITE, f"was still at work {REST_TIMEOUT_S:g} s after its answer")
 
-    def _check_alone(self, status: dict[str, str]) -> None:
+    def _check_alone(self, status: dict[str, str], microseconds: float, wall_us: float) -> None:
         threads = int(status.get("Threads", 1))
         if threads > 1:
             raise CandidateFault(
                 FailureKind.THREADS,
                 f"{threads - 1} thread(s) still exist after the call; a kernel runs on the one core it is given",
             )
+        if microseconds > wall_us * (1 + OVERTIME_SHARE) + SLACK_US:
+            times = f"{microseconds:.0f} us of processor time, and answered after {wall_us:.0f} us"
+            raise CandidateFault(FailureKind.LATE_WRITE, f"went on working when it had answered: used {times}")
         # Where the system call filter holds (2) no process can have been started, and the walk through /proc is saved.
         if status.get("Seccomp") != "2" and (children := list(_children(self.pid))):
             raise CandidateFault(FailureKind.THREADS, f"{len(children)} process(es) were started; a kernel starts none")
+
+    def _check_left(self, status: dict[str, str]) -> None:
+        if left := self._word(_LEFT):
+            changed = " and ".join(name for bit, name in _LEFT_CHANGED.items() if left & bit) or "the processor's state"
+            message = f"came back with {changed} changed; what a kernel changes there it has to put back"
+            raise CandidateFault(FailureKind.LEFT_STATE, message)
+        held = _kilobytes(status, "VmData")
+        if held > self._held:
+            self._leaks += 1
+            self._leaked += held - self._held
+            self._held = held
+        if held > HELD_BYTES:
+            message = f"holds {held >> 20} MiB after the call; at most {HELD_BYTES >> 20} MiB are accepted"
+            raise CandidateFault(FailureKind.LEAK, message)
+        if self._leaks >= LEAK_CALLS and self._leaked > LEAK_BYTES:
+            message = f"held more memory after each of {self._leaks} calls, {self._leaked >> 10} KiB in all"
+            raise CandidateFault(FailureKind.LEAK, f"{message}; what a call takes it has to give back")
 
     # ------------------------------------------------------------ ending
 
@@ -261,7 +329,7 @@ class Runner:
         """What it means that the runner is gone: the candidate's fault, or RunnerKilled."""
         assert self._process is not None
         try:
-            status = self._process.wait(STOP_TIMEOUT_S)
+            status = self._process.wait(REST_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return RunnerLost(f"the runner is gone {when}, but its sandbox still stands")
         number = -status if status < 0 else status - 128 if self._first is not None and status > 128 else 0
@@ -272,12 +340,15 @@ class Runner:
         if number == signal.SIGKILL:
             return RunnerKilled(f"the runner was killed (SIGKILL) {when}")
         if number == signal.SIGSYS and (trapped := self._word(_TRAPPED)):
-            call = f"system call {trapped - 1}"
-            if trapped - 1 in _NEW_PROCESS.get(os.uname().machine, ()):
-                message = f"tried to start a process ({call}) {when}; a kernel starts none"
+            call = system_calls().get(trapped - 1, str(trapped - 1))
+            if call in _NEW_PROCESS:
+                message = f"tried to start a thread or a process (system call {call}) {when}; a kernel starts none"
                 return CandidateFault(FailureKind.THREADS, message)
-            message = f"made {call} {when}, which a kernel may not; it was ended with SIGSYS"
+            message = f"made system call {call} {when}, which a kernel may not; it was ended with SIGSYS"
             return CandidateFault(FailureKind.CRASHED, message)
+        if number == signal.SIGABRT and (thrown := re.match(r"uncaught exception (\S*)", self._text())):
+            told = symbols.readable_type(thrown[1])
+            return CandidateFault(FailureKind.CRASHED, f"ended by an uncaught exception ({told}) {when}")
         name = signal.Signals(number).name if number in {s.value for s in signal.Signals} else f"signal {number}"
         return CandidateFault(FailureKind.CRASHED, f"died of {name} {when}{_HINTS.get(name, '')}")
 
@@ -292,7 +363,7 @@ class Runner:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
             try:
-                self._process.wait(STOP_TIMEOUT_S)
+                self._process.wait(REST_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -326,8 +397,8 @@ _HINTS = {
     "SIGSEGV": " (a memory access outside every mapping)",
     "SIGBUS": " (a memory access outside what backs a mapping, or misaligned)",
     "SIGILL": " (an instruction that this processor does not have)",
-    "SIGFPE": " (an integer division by zero or overflow)",
-    "SIGSYS": " (a system call that a kernel may not make: a process, a socket, a timer, a signal to others)",
+    "SIGFPE": " (an integer division by zero or overflow, or a floating-point trap that was switched on)",
+    "SIGSYS": " (a system call that a kernel may not make: it gets memory, and nothing else of the system)",
     "SIGABRT": " (abort, an uncaught exception, or the C library found its heap damaged)",
     "SIGXCPU": " (over its limit of processor time)",
     "SIGXFSZ": " (tried to write a file)",
@@ -346,7 +417,7 @@ def _memory_file(name: str, keep: contextlib.ExitStack) -> int:
 def _first_process(info: int) -> int | None:
     """pidfd of the process that bubblewrap reports on `info`; None when it reports none."""
     text = b""
-    while select.select([info], [], [], STOP_TIMEOUT_S)[0] and (part := os.read(info, 4096)):
+    while select.select([info], [], [], REST_TIMEOUT_S)[0] and (part := os.read(info, 4096)):
         text += part
         with contextlib.suppress(ValueError):
             return os.pidfd_open(int(json.loads(text)["child-pid"]))
@@ -373,10 +444,6 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-def _state(pid: int) -> str:
-    return (_stat(pid) or ["X"])[0]
-
-
 def _parent(pid: int) -> int:
     fields = _stat(pid)
     return int(fields[1]) if len(fields) > 1 else -1
@@ -388,6 +455,36 @@ def _status(pid: int) -> dict[str, str]:
     except OSError:
         return {}
     return dict(re.findall(r"^(\w+):\s*(\S+)", text, re.MULTILINE))
+
+
+def _kilobytes(status: dict[str, str], name: str) -> int:
+    """A field of /proc/PID/status that is given in kB, as bytes."""
+    return int(status.get(name, 0)) << 10
+
+
+def _switches(status: dict[str, str]) -> int:
+    return int(status.get("voluntary_ctxt_switches", 0))
+
+
+def _processor_clock(pid: int) -> int:
+    """Number of the clock of all processor time that a process has used (what clock_getcpuclockid gives)."""
+    per_process_scheduler_time = 2
+    return (~pid << 3) | per_process_scheduler_time
+
+
+def _faults(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[7]) if len(fields) > 7 else 0
+
+
+@functools.cache
+def system_calls() -> dict[int, str]:
+    """Names of the system calls, from the headers that the compiler brings; empty where there are none."""
+    asked = subprocess.run(
+        ["g++", "-E", "-dM", "-x", "c++", "-include", "sys/syscall.h", os.devnull],
+        capture_output=True, text=True, timeout=30, check=False, env=sandbox.ENVIRONMENT,
+    )  # fmt: skip
+    return {int(number): name for name, number in re.findall(r"#define __NR_(\w+) (\d+)$", asked.stdout, re.MULTILINE)}
 
 
 def _gone(pidfd: int) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 
 
 def _words(text: str) -> frozenset[str]:
@@ -150,3 +152,12 @@ def objection(symbol: str, library: str | None, *, weak: bool) -> str | None:
 def must_not_be_defined(symbol: str) -> bool:
     """Whether exporting this name could stand in for the process's own function of that name."""
     return symbol in _OTHERS_CALL or _RUNTIME.fullmatch(symbol) is not None
+
+
+def readable_type(mangled: str) -> str:
+    """A type's name as the source has it, when c++filt can tell."""
+    program = shutil.which("c++filt")
+    if program is None or not re.fullmatch(r"\w+", mangled):
+        return "of unknown type"
+    told = subprocess.run([program, "-t", mangled], capture_output=True, text=True, timeout=10, check=False)
+    return told.stdout.strip() or mangled

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,8 +137,7 @@ class Bench:
 @pytest.fixture(autouse=True)
 def own_device_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device lock of the test's own: no test waits for a run that happens beside it."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("FERRET_LOCKS", str(tmp_path))
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 import ml_dtypes
@@ -104,18 +105,37 @@ def test_a_changed_input_is_seen() -> None:
     assert caught.value.kind is FailureKind.INPUT_CHANGED
 
 
-def test_a_write_after_the_snapshot_is_late() -> None:
-    """An output that is not what it was at the answer is a late write."""
-    call = filled(np.random.default_rng(5))
-    before = snapshot(call)
-    call.arena.memory[call.offsets["y"] + 9] ^= 1
-    with pytest.raises(CandidateFault, match="y changed after the call had answered, first at byte 9") as caught:
-        call.check_late(before, *NO_PROBES, differs)
-    assert caught.value.kind is FailureKind.LATE_WRITE
+@pytest.mark.parametrize("past", [GUARD + 100, 3 * GUARD])
+def test_a_write_far_from_every_buffer_is_seen_when_looked_for(past: int) -> None:
+    """Every byte of the arena that is no buffer's is known, not only the guards."""
+    call = filled(np.random.default_rng(5), buffers=BUFFERS[2:3])
+    at = call.offsets["y"] + BUFFERS[2].nbytes + past
+    call.arena.memory[at] ^= 1
+    call.check_surroundings(differs)
+    with pytest.raises(CandidateFault, match=f"outside y .* first seen {past} bytes past its end") as caught:
+        call.check_surroundings(differs, everywhere=True)
+    assert caught.value.kind is FailureKind.GUARD_OVERWRITTEN
 
 
-def test_a_write_that_races_with_the_snapshot_is_late() -> None:
-    """What the probes saw before the copy began has to be what the copy saw."""
+def test_places_of_the_last_call_hold_noise_again() -> None:
+    """Layout after layout in one arena, nothing but the buffers differs from the noise."""
+    rng = np.random.default_rng(15)
+    arena = Arena(bytes_needed([BUFFERS]))
+    inputs = input_bytes(BUFFERS, {"x": rng.standard_normal((5, 7), dtype=np.float32)})
+    for _ in range(20):
+        call = fill(arena, BUFFERS, draw_layout(BUFFERS, rng), inputs, rng, stages=True)
+        call.check_surroundings(differs, everywhere=True)
+
+
+def test_the_arena_cannot_change_its_size() -> None:
+    """Nobody who maps it can take pages away from the others by making the file shorter."""
+    arena = Arena(1 << 16)
+    with pytest.raises(OSError, match="not permitted"):
+        os.ftruncate(arena.fd, 4096)
+
+
+def test_a_write_after_the_answer_is_late() -> None:
+    """What the probes saw as the call answered has to be what it left behind."""
     call = filled(np.random.default_rng(6))
     offset = call.offsets["y"] + 64
     probed = call.arena.memory[offset : offset + 64].copy()

@@ -51,6 +51,17 @@ def test_a_right_kernel_exits_0(bench: Bench) -> None:
     assert f"gate {bench.lock().digest[:12]}" in result.output
 
 
+def test_a_reference_that_exits_is_no_verdict(bench: Bench) -> None:
+    """Whatever ends the reference, 0 is the status of a printed PASSED alone."""
+    for ends in ("raise SystemExit(0)", "__import__('os')._exit(0)"):
+        path = bench.gate / "reference.py"
+        path.write_text(path.read_text().replace('    x = inputs["x"]', f'    {ends}\n    x = inputs["x"]'))
+        result = started(bench, "verify", written(bench, kernel()))
+        assert result.returncode == 2, result.stdout
+        assert "error: reference.py" in result.stderr
+        assert "PASSED" not in result.stdout
+
+
 def test_a_wrong_kernel_exits_1(bench: Bench) -> None:
     """The kind, the stage, the tensor and the sentence that says where."""
     result = run(bench, "verify", written(bench, kernel(columns="N - 1")))

@@ -359,3 +359,49 @@ def test_a_faulty_reference_is_described(tmp_path: Path, reference: str, message
     """What the reference did, for which arguments, on which tensor or line."""
     with pytest.raises(GateError, match=message):
         use(tmp_path, reference)
+
+
+@pytest.mark.parametrize(
+    "ends", ["raise SystemExit(0)", "import os; os._exit(0)", "import sys; sys.exit()", "raise GeneratorExit"]
+)
+def test_a_reference_cannot_end_the_gate(tmp_path: Path, ends: str) -> None:
+    """An exit in place of an answer is the gate's fault, with the file's name, wherever it stands."""
+    with pytest.raises(GateError, match=r"reference\.py cannot be loaded: (SystemExit|GeneratorExit)"):
+        loaded(tmp_path, REFERENCE + ends)
+    called = loaded(tmp_path, REFERENCE.replace("    x = inputs", f"    {ends}\n    x = inputs"))
+    inputs = called.inputs(np.random.default_rng(1), {"M": 4, "N": 4}, "normal")
+    with pytest.raises(GateError, match=r"reference\.py: .*(SystemExit|GeneratorExit)"):
+        called.golden(inputs, {"M": 4, "N": 4})
+
+
+def test_who_asks_the_gate_to_stop_is_not_the_reference(tmp_path: Path) -> None:
+    """An interrupt that happens to arrive inside the reference stays an interrupt."""
+    called = loaded(tmp_path, REFERENCE.replace("    x = inputs", "    raise KeyboardInterrupt\n    x = inputs"))
+    with pytest.raises(KeyboardInterrupt):
+        called.golden({}, {"M": 4, "N": 4})
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        (returning(inputs='return {"x": x * np.float32("nan")}'), "make_inputs .*: x is NaN everywhere"),
+        (returning(golden='return {"top": x.max(axis=1), "y": x * np.nan}'), "reference .*: y is NaN everywhere"),
+    ],
+    ids=["inputs", "golden"],
+)
+def test_a_gate_whose_answer_is_nan_everywhere_judges_nothing(tmp_path: Path, reference: str, told: str) -> None:
+    """What no comparison can tell apart is refused before a run begins."""
+    with pytest.raises(GateError, match=told):
+        gate.rehearse(loaded(tmp_path, reference))
+
+
+def test_a_case_too_large_for_the_machine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is allocated, with what it needs and what there is; held-out cases are looked at too."""
+    huge = loaded(tmp_path, held_out=[{"name": "absurd", "args": {"M": 1_000_000, "N": 1_000_000}}])
+    with pytest.raises(
+        GateError, match=r"case 'absurd' \(M=1000000, N=1000000\) .*: 48\d+ bytes are needed and \d+ are"
+    ):
+        gate.rehearse(huge)
+    monkeypatch.setattr(gate, "available_bytes", lambda: 100)
+    with pytest.raises(GateError, match="bytes are needed and 100 are available"):
+        gate.rehearse(loaded(tmp_path))

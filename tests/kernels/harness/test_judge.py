@@ -78,8 +78,8 @@ CHEATS: dict[str, tuple[str, set[FailureKind]]] = {
         {FailureKind.EXITED},
     ),
     "starts_a_process": (kernel(before="if (fork() == 0) for (;;) fork();", top=INCLUDES), {FailureKind.THREADS}),
-    # posix_spawn blocks every signal first, so the filter's word of which call it was cannot be left behind.
-    "runs_a_program": (kernel(before='std::system("true");', top=INCLUDES), {FailureKind.THREADS, FailureKind.CRASHED}),
+    # std::system begins with a change of signal handlers, which is refused before it gets to the process.
+    "runs_a_program": (kernel(before='std::system("true");', top=INCLUDES), {FailureKind.CRASHED}),
     "leaves_a_thread_behind": (
         kernel(
             before="static bool once = (std::thread([] { for (;;) pause(); }).detach(), true); (void)once;",
@@ -89,7 +89,7 @@ CHEATS: dict[str, tuple[str, set[FailureKind]]] = {
     ),
     "lets_a_thread_finish_later": (
         kernel(before=LATE, top=INCLUDES),
-        {FailureKind.THREADS, FailureKind.LATE_WRITE},
+        {FailureKind.THREADS},
     ),
     "runs_on_a_timer": (
         kernel(before="itimerval t{{0, 1000}, {0, 1000}}; setitimer(ITIMER_REAL, &t, nullptr);", top=INCLUDES),
@@ -180,9 +180,19 @@ def test_an_endless_loop_is_ended_at_the_deadline(bench: Bench, policy: Sandbox)
     assert "0.3 s" in verdict.failure.message
 
 
-def test_a_sleeping_kernel_is_merely_slow(bench: Bench) -> None:
-    """Sleeping inside a call is no crime: the clock runs on."""
-    assert bench.judge(kernel(before="usleep(500);", top=INCLUDES)).passed
+def test_a_sleeping_kernel_is_refused(bench: Bench) -> None:
+    """Sleep is charged to nobody, so a kernel may not: the refusal names the system call."""
+    failure = bench.judge(kernel(before="usleep(500);", top=INCLUDES)).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.CRASHED
+    assert "made system call clock_nanosleep in the call" in failure.message
+
+
+def test_an_uncaught_exception_is_called_that(bench: Bench) -> None:
+    """An abort for want of a catch says so, with the type."""
+    failure = bench.judge(kernel(before='throw std::runtime_error("no");', top=INCLUDES)).failure
+    assert failure is not None
+    assert "ended by an uncaught exception (std::runtime_error) in the call" in failure.message
 
 
 def test_the_message_names_case_tensor_and_place(bench: Bench) -> None:
@@ -296,45 +306,6 @@ def test_a_gate_changed_after_the_lock_judges_nothing(bench: Bench) -> None:
     path.write_text(path.read_text().replace("1.0e-05", "1.0e+05"))
     with pytest.raises(GateTampered, match=r"gate\.yaml"):
         judge(request)
-
-
-# ---------------------------------------------------------------- the control page
-
-
-CONTROL = """
-// Finds the page that the gate shares with this process and says "done" before the work is.
-static void say_done() {
-    FILE* maps = std::fopen("/proc/self/maps", "r");
-    if (!maps) return;
-    char line[512];
-    while (std::fgets(line, sizeof line, maps)) {
-        if (!std::strstr(line, "ferret-control")) continue;
-        auto* page = reinterpret_cast<std::atomic<unsigned>*>(std::strtoul(line, nullptr, 16));
-        page[704 / 4] = page[0].load();
-    }
-    std::fclose(maps);
-}
-"""
-
-
-def test_saying_done_before_the_work_is_done_gains_nothing(bench: Bench) -> None:
-    """A candidate that forges the answer on the control page has its unfinished output taken away at once."""
-    source = kernel(top=INCLUDES + CONTROL, before="say_done(); usleep(50000);")
-    failure = bench.judge(source, sandbox="off").failure
-    assert failure is not None
-    # The work goes on in the next call's arena, so it may first be seen as a write where nothing should be written.
-    assert failure.kind in {
-        FailureKind.NOT_WRITTEN,
-        FailureKind.LATE_WRITE,
-        FailureKind.GUARD_OVERWRITTEN,
-        FailureKind.INPUT_CHANGED,
-    }
-
-
-@bubblewrap
-def test_the_sandbox_hides_the_memory_map(bench: Bench) -> None:
-    """Inside bubblewrap there is no /proc: the same trick finds nothing, and the kernel is merely slow."""
-    assert bench.judge(kernel(top=INCLUDES + CONTROL, before="say_done(); usleep(200);"), sandbox="required").passed
 
 
 # ---------------------------------------------------------------- killed from outside

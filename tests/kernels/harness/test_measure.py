@@ -167,27 +167,47 @@ def test_a_champion_that_turns_out_wrong_loses_its_title(bench: Bench) -> None:
     assert "y[0, 0]" in json.loads(asked.samples.read_text())["champion_dropped"]
 
 
-def _floors(monkeypatch: pytest.MonkeyPatch, *floors: float) -> None:
-    """Empty calls that take `floors` microseconds, one for each runner in the order of starting."""
-    order: dict[int, float] = {}
-
-    def empty(self: Runner, rng: object) -> float:
-        return order.setdefault(id(self), floors[len(order) % len(floors)])
-
-    monkeypatch.setattr(Runner, "empty", empty)
+def _floor(monkeypatch: pytest.MonkeyPatch, floor: float) -> None:
+    monkeypatch.setattr(Runner, "empty", lambda self, rng: floor)
 
 
 def test_a_call_no_longer_than_an_empty_one_is_too_fast(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate whose calls persistently take no longer than calling nothing is refused."""
-    _floors(monkeypatch, 0.0, 1e9)
-    failure = refused(request(bench, FAST))
+    real = trial.put
+
+    def put(runner: Runner, *args: Any, **kwargs: Any) -> trial.Answered:
+        answered = real(runner, *args, **kwargs)
+        return answered if runner.description else dataclasses.replace(answered, microseconds=1e-3)
+
+    monkeypatch.setattr(trial, "put", put)
+    _floor(monkeypatch, 1e-2)
+    named = kernel(top='extern "C" const char* ferret_describe() { return "loops 1.0"; }\n')
+    failure = refused(request(bench, FAST, baseline=named))
     assert failure.kind is FailureKind.TOO_FAST
     assert "no longer than an empty call" in failure.message
 
 
+def test_a_round_in_which_a_rival_lost_its_pages_is_left_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page faults that the baseline does not usually have make its time no yardstick; a candidate's own are its own."""
+    real, calls = trial.put, 0
+
+    def put(runner: Runner, *args: Any, **kwargs: Any) -> trial.Answered:
+        nonlocal calls
+        calls += 1
+        answered = dataclasses.replace(real(runner, *args, **kwargs), disturbed=False)
+        return dataclasses.replace(answered, faults=1000 if calls % 12 == 0 else 0)
+
+    monkeypatch.setattr(trial, "put", put)
+    asked = request(bench, FAST)
+    measured(asked)
+    left_out = [r["disturbed"] for r in json.loads(asked.samples.read_text())["rounds"] if r["disturbed"]]
+    assert left_out
+    assert all(names == ["baseline"] for names in left_out)
+
+
 def test_a_config_too_small_to_time_is_the_gates_fault(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """When even the baseline is under the floor, no ratio means anything."""
-    _floors(monkeypatch, 1e9)
+    _floor(monkeypatch, 1e9)
     with pytest.raises(GateError, match="no longer than an empty call"):
         measure(request(bench, FAST))
 
@@ -310,3 +330,24 @@ def test_a_task_of_one_tiny_config_is_measured(make_bench: Callable[..., Bench])
     """Not even a microsecond of work confuses the clock."""
     bench = make_bench(task={"configs": [{"name": "dot", "args": {"M": 1, "N": 64}}]})
     assert measured(request(bench, FAST, max_seconds=1)).configs[0].candidate.median_us > 0
+
+
+def test_two_folders_for_temporary_files_are_still_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock's place depends on FERRET_LOCKS alone, and on nothing that differs between two workers by accident."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "one"))
+    first = device.lock_folder()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "two"))
+    assert device.lock_folder() == first == tmp_path
+    monkeypatch.delenv("FERRET_LOCKS")
+    assert device.lock_folder() == device.LOCKS
+
+
+def test_a_lock_made_by_another_user_can_be_taken(tmp_path: Path) -> None:
+    """Whoever came first made the file; the others need no right to write it."""
+    core = device.pick_cores().runner
+    with device.lock(core, 0):
+        path = tmp_path / f"ferret-cpu{core}.lock"
+        assert path.stat().st_mode & 0o777 == 0o644
+    path.chmod(0o444)
+    with device.lock(core, 0):
+        pass

@@ -7,13 +7,17 @@ import sys
 import webbrowser
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import typer
-
+from activities import interpreter
 from specs.errors import FerretError, Problem, SpecError, UserError
+
+try:
+    import typer
+except ModuleNotFoundError as missing:
+    sys.stderr.write(f"error: {interpreter.lacking(missing)}\n")
+    raise SystemExit(2) from None
 
 # What a command needs is imported inside it: `--help` and `validate` answer at once, and on a machine without
 # Temporal or numpy.
@@ -30,12 +34,18 @@ EXIT_CODES = (
 
 app = typer.Typer(
     help="ferret writes kernels that are proven correct and measurably faster than the vendor's library. "
-    "RUN is a run id or a unique beginning of one; left out, the only run at work is meant, else the most recent one."
+    "RUN is a run id or a unique beginning of one; left out, the only run at work is meant, and by commands that only "
+    "read, else the most recent one."
     "\n\n" + EXIT_CODES,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def again(*words: str) -> str:
+    """The line that calls this program with these words."""
+    return interpreter.command("client.py", *words)
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -102,8 +112,8 @@ def start(
         watched.append(begun)
         note(f"run          {begun}")
         note(f"Temporal UI  {session.ui(begun)}")
-        note(f"watch it     python client.py watch {begun}")
-        note(f"steer it     python client.py pause|resume|hint|extend|submit|stop|cancel {begun} ...")
+        note(f"watch it     {again('watch', begun)}")
+        note(f"steer it     {again('pause|resume|hint|extend|submit|stop|cancel', begun, '...')}")
         started = await session.describe(begun)
         if follow:
             return await watch_to_end(session, started)
@@ -139,9 +149,9 @@ def finish(body: Callable[[Session], Awaitable[int]], watched: list[str], *, loc
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
         if watched:
-            note(f"stopped watching; the run goes on. Watch it again: python client.py watch {watched[0]}")
+            note(f"stopped watching; the run goes on. Watch it again: {again('watch', watched[0])}")
     if local:
-        note("the embedded server and worker stay up, the Temporal UI with them; stop them: python client.py down")
+        note(f"the embedded server and worker stay up, the Temporal UI with them; stop them: {again('down')}")
     raise typer.Exit(code)
 
 
@@ -151,7 +161,9 @@ def finish(body: Callable[[Session], Awaitable[int]], watched: list[str], *, loc
 @app.command("list")
 def list_runs(as_json: JsonOption = False) -> None:
     """List the runs, newest first."""
-    from workflows.console.output import draw, note, say_json
+    from datetime import UTC, datetime
+
+    from workflows.console.output import draw, note, out, say_json
     from workflows.console.session import talk
     from workflows.console.terminal import runs_table
 
@@ -162,9 +174,9 @@ def list_runs(as_json: JsonOption = False) -> None:
     if as_json:
         say_json([{**asdict(row), "started": row.started.isoformat()} for row in rows])
     elif rows:
-        draw(runs_table(rows, datetime.now(UTC)))
+        draw(runs_table(rows, datetime.now(UTC), width=out.width))
     else:
-        note("there is no run yet; start one: python client.py start TASK")
+        note(f"there is no run yet; start one: {again('start', 'TASK')}")
 
 
 @app.command()
@@ -206,7 +218,7 @@ def history(run: RunArgument = None, as_json: JsonOption = False) -> None:
         elif not lines:
             note("no iteration has ended yet")
         elif out.is_terminal:
-            draw(history_table(lines))
+            draw(history_table(lines, width=out.width))
         else:
             for line in lines:
                 say(history_line(line))
@@ -238,9 +250,11 @@ def best(
             say_json(Best(champion=answer.champion, acceptance=answer.acceptance).model_dump(mode="json"))
             return
         if answer.champion is None:
-            raise UserError(f"run {found.id} has no champion yet; its history: python client.py history {found.id}")
+            raise UserError(f"run {found.id} has no champion yet; its history: {again('history', found.id)}")
         content = await session.store().get(answer.champion.source)
-        note(f"{answer.champion.version}, score {answer.champion.score:.3f} ({answer.plan.scoring.value})")
+        searched = answer.champion.searched
+        seen = f"; search {searched:.3f}" if searched is not None else ""
+        note(f"{answer.champion.version}, score {answer.champion.score:.3f} ({answer.plan.scoring.value}{seen})")
         if output is None:
             say_source(content)
         else:
@@ -289,7 +303,7 @@ def steer(run: str | None, update: str, *arguments: Any, said: Callable[[Status]
     from workflows.console.session import talk
 
     async def body(session: Session) -> str:
-        found = await session.find(run)
+        found = await session.find(run, steering=True)
         return f"{found.id}: {said(await session.update(found, update, *arguments))}"
 
     say(talk(body))
@@ -298,7 +312,7 @@ def steer(run: str | None, update: str, *arguments: Any, said: Callable[[Status]
 @app.command()
 def pause(run: RunArgument = None) -> None:
     """Let the step at work end, then wait; paused time is not charged."""
-    steer(run, "pause", said=lambda _: "pausing after the step at work; go on: python client.py resume")
+    steer(run, "pause", said=lambda now: f"pausing after the step at work; go on: {again('resume', now.run_id)}")
 
 
 @app.command()
@@ -313,7 +327,14 @@ def stop(run: RunArgument = None, reason: ReasonOption = None) -> None:
     from workflows.state import StopRequest
 
     request = StopRequest(reason=reason) if reason else StopRequest()
-    steer(run, "stop", request, said=lambda _: f"stopping after the step at work ({request.reason})")
+    steer(run, "stop", request, said=stopping)
+
+
+def stopping(now: Status) -> str:
+    return (
+        f"stopping ({now.stop_reason}); the measurement or other step at work is finished first, "
+        f"and {again('cancel', now.run_id)} ends it now"
+    )
 
 
 @app.command()
@@ -323,9 +344,11 @@ def cancel(run: RunArgument = None, reason: ReasonOption = None) -> None:
     from workflows.console.session import talk
 
     async def body(session: Session) -> str:
-        found = await session.find(run)
+        found = await session.find(run, steering=True)
         if found.state != "running":
             raise UserError(f"run {found.id} has ended ({found.state}); cancel needs a running one")
+        if found.cancelling:
+            return f"{found.id}: is being cancelled already"
         await found.handle.cancel(reason=reason or "cancelled by a person")
         return f"{found.id}: cancelling"
 
@@ -335,10 +358,16 @@ def cancel(run: RunArgument = None, reason: ReasonOption = None) -> None:
 @app.command()
 def hint(words: Annotated[list[str], argument("[RUN] TEXT", "Advice, in quotes.")]) -> None:
     """Give the optimiser advice for its next proposals."""
+    from specs.schema import Provider
     from workflows.state import Hint
 
     run, (text,) = split_words("hint", "TEXT", words, 1)
-    steer(run, "add_hint", Hint(text=text), said=lambda now: f"hint {len(now.hints)} noted")
+
+    def said(now: Status) -> str:
+        unread = "; the scripted optimiser reads no hints" if now.plan.model.provider is Provider.SCRIPTED else ""
+        return f"hint {len(now.hints)} noted{unread}"
+
+    steer(run, "add_hint", Hint(text=text), said=said)
 
 
 @app.command()
@@ -369,7 +398,7 @@ def extend(
 def submit(words: Annotated[list[str], argument("[RUN] FILE", "The kernel's source.")]) -> None:
     """Hand in a kernel of your own; it is built, judged and measured like any other."""
     from workflows.console.output import say
-    from workflows.console.results import read_source, submission_label
+    from workflows.console.results import check_language, read_source, submission_label
     from workflows.console.session import talk
     from workflows.state import CandidateSubmission
 
@@ -377,7 +406,9 @@ def submit(words: Annotated[list[str], argument("[RUN] FILE", "The kernel's sour
     content = read_source(Path(name))
 
     async def body(session: Session) -> str:
-        found = await session.find(run)
+        found = await session.find(run, steering=True)
+        session.need_running(found, "submit candidate")
+        check_language(Path(name), await session.status(found))
         source = await session.store().put(content)
         given = CandidateSubmission(source=source, label=submission_label(Path(name)))
         now = await session.update(found, "submit_candidate", given)
@@ -509,9 +540,13 @@ def down() -> None:
 
 def main(words: list[str]) -> int:
     """Run one command and give its exit code; a mistake becomes one line on standard error."""
-    import structlog
+    try:
+        import structlog
 
-    from workflows.console.output import complain
+        from workflows.console.output import complain
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"error: {interpreter.lacking(error)}\n")
+        return EXIT_MISTAKE
 
     # What the parts below log is for people; standard output is for what was asked.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
@@ -525,11 +560,14 @@ def main(words: list[str]) -> int:
         return EXIT_INTERRUPTED
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else EXIT_MISTAKE
+    except ModuleNotFoundError as error:
+        complain(interpreter.lacking(error))
+        return EXIT_MISTAKE
     except Exception as error:
         # The class of usage errors has moved between releases of typer; this method has not.
         if not hasattr(error, "format_message"):
             raise
-        complain(f"{' '.join(error.format_message().split())} (help: python client.py --help)")
+        complain(f"{' '.join(error.format_message().split())} (help: {again('--help')})")
         return EXIT_MISTAKE
     return code if isinstance(code, int) else 0
 

@@ -11,10 +11,16 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
-import structlog
-from temporalio.client import Client
-from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
-from temporalio.worker import Worker, WorkerDeploymentConfig
+from activities import interpreter
+
+try:
+    import structlog
+    from temporalio.client import Client
+    from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+    from temporalio.worker import Worker, WorkerDeploymentConfig
+except ModuleNotFoundError as missing:
+    sys.stderr.write(f"worker.py: {interpreter.lacking(missing)}\n")
+    raise SystemExit(2) from None
 
 from activities import logs
 from activities.accept import Accepting

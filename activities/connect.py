@@ -9,6 +9,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 
 from activities.devserver import living_server
+from activities.interpreter import command
 from activities.settings import Settings
 from specs.errors import UserError
 
@@ -32,13 +33,22 @@ async def connect(settings: Settings, *, profile: str | None = None) -> Client:
         ) from None
 
 
-def connection(settings: Settings, *, profile: str | None = None) -> ClientConnectConfig:
-    """What to connect to; `target_host` is always set."""
+def is_guess(settings: Settings, *, profile: str | None = None) -> bool:
+    """True when nothing names a server, so that whoever listens at the default address is taken for it."""
+    return "target_host" not in _configured(profile) and living_server(settings) is None
+
+
+def _configured(profile: str | None) -> ClientConnectConfig:
     try:
         # Strict, for otherwise a misspelt key in the file is ignored in silence.
-        config = ClientConfig.load_client_connect_config(profile=profile, config_file_strict=True)
+        return ClientConfig.load_client_connect_config(profile=profile, config_file_strict=True)
     except (RuntimeError, ValueError, OSError) as error:
         raise UserError(f"the Temporal client configuration cannot be read: {_reason(error)}") from None
+
+
+def connection(settings: Settings, *, profile: str | None = None) -> ClientConnectConfig:
+    """What to connect to; `target_host` is always set."""
+    config = _configured(profile)
     if "target_host" not in config:
         server = living_server(settings)
         config["target_host"] = server.address if server else DEFAULT_ADDRESS
@@ -48,7 +58,8 @@ def connection(settings: Settings, *, profile: str | None = None) -> ClientConne
 def no_server(address: str, reason: str) -> str:
     return (
         f"no Temporal server answers at {address} ({reason}). Two ways to get one: start the embedded server with "
-        f"`python worker.py --dev` or `python client.py start --local ...`, or name an existing server with "
+        f"`{command('client.py', 'up')}` (`{command('client.py', 'start', '--local', '...')}` and "
+        f"`{command('worker.py', '--dev')}` start it too), or name an existing server with "
         f"TEMPORAL_ADDRESS or a profile of the Temporal configuration file"
     )
 

@@ -18,6 +18,7 @@ from temporalio.client import Client
 from temporalio.common import SearchAttributeIndexedValueType, SearchAttributeKey
 
 from activities import ports
+from activities.interpreter import command as line
 from activities.settings import Settings
 from activities.store import write_atomically
 from specs.errors import UserError
@@ -178,7 +179,7 @@ def _same_port(server: DevServer, port: int | None) -> None:
     if port is not None and port != server.port:
         raise UserError(
             f"--port {port}: the server of this home already runs at {server.address}; "
-            f"accepted: that port, or stop it first with `python client.py down`"
+            f"accepted: that port, or stop it first with `{line('client.py', 'down')}`"
         )
 
 

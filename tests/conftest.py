@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from workflows import visibility
 
-# A CI that starts us in the background has the terminal's interrupt ignored, and every process below would inherit that.
+# A CI that starts us in the background has the interrupt ignored, and every process below would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

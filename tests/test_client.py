@@ -64,8 +64,9 @@ class Answer:
 
 
 def environment(home: Path, server: Client | None = None, **more: str) -> dict[str, str]:
-    """This process's environment with no Temporal or ferret setting of the person who runs the tests."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("TEMPORAL_", "FERRET_"))}
+    """This process's environment with no Temporal, ferret or terminal setting of the person who runs the tests."""
+    personal = ("TEMPORAL_", "FERRET_", "COLUMNS", "LINES")  # xdist sets the last two in its processes
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(personal)}
     address = {"TEMPORAL_ADDRESS": server.service_client.config.target_host} if server else {}
     nowhere = {"HOME": str(home.parent), "XDG_CONFIG_HOME": str(home.parent)}
     return {**plain, **nowhere, "FERRET_HOME": str(home), "FERRET_SANDBOX": "off", **address, **more}
@@ -128,6 +129,13 @@ async def unserved(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -
             raise RunLeft
     yield Shell(run, folder)
     await run.handle.terminate()
+
+
+def again(shell: Shell, *words: str) -> str:
+    """The line that a command typed there names for calling it again."""
+    python = Path(sys.executable)
+    shown = python.relative_to(shell.cwd) if python.is_relative_to(shell.cwd) else python
+    return f"{shown} {CLIENT} {' '.join(words)}"
 
 
 class RunLeft(Exception):
@@ -239,6 +247,7 @@ async def test_without_a_server_two_ways_to_get_one_are_named(tmp_path: Path, wo
 
     assert "no Temporal server answers at 127.0.0.1:1" in complaint
     assert "worker.py --dev" in complaint
+    assert 0 < complaint.index("client.py up`") < complaint.index("--local") < complaint.index("worker.py --dev")
     assert "TEMPORAL_ADDRESS" in complaint
 
 
@@ -391,8 +400,8 @@ async def test_start_and_follow_a_run_to_its_kernel(temporal: Client, tmp_path: 
     assert answer.code == 0, answer.err
     assert CONTROL.search(answer.out) is None
     assert not any(line.endswith(" ") for line in answer.out.splitlines())
-    assert re.search(r"^a001 build failed: .*the fake compiler says no", answer.out, re.MULTILINE)
-    assert re.search(r"^a002 refused: wrong in case 'small' at y", answer.out, re.MULTILINE)
+    assert re.search(r"^a001 build failed 01.cpp: .*the fake compiler says no", answer.out, re.MULTILINE)
+    assert re.search(r"^a002 refused 02.cpp: wrong in case 'small' at y", answer.out, re.MULTILINE)
     assert re.search(r"^ACCEPTED v002 after 4 iterations \(2 wins, 2 attempts\)", answer.out, re.MULTILINE)
     assert re.search(r"^large +100\.0 +83\.3 +1\.200 +1\.199 to 1\.201 ", answer.out, re.MULTILINE)
     assert re.search(rf"^delivered +{re.escape(str(tmp_path))}/home/runs/", answer.out, re.MULTILINE)
@@ -419,8 +428,8 @@ async def test_options_override_the_task(temporal: Client, tmp_path: Path) -> No
         words = ["start", "task.yaml", "--follow", "--id", run_id, "--max-iterations", "1"]
         answer = await command(*words, env=env, cwd=tmp_path)
 
-    assert "after 1 iterations" in answer.out
-    assert "the budget of 1 iterations is used up" in answer.out
+    assert "after 1 iteration (1 win, 0 attempts)" in answer.out
+    assert "the budget of 1 iteration is used up" in answer.out
     assert answer.out.startswith(f"{run_id}: copy-f32 against memcpy")
 
 
@@ -433,7 +442,9 @@ async def test_start_returns_at_once_and_names_a_missing_worker(temporal: Client
     answer = await command(*words, env=environment(tmp_path / "home", temporal), cwd=tmp_path)
 
     assert answer.code == 0
-    assert re.search(rf"^warning: no worker is polling .*ferret-{gpu}; start one: python worker\.py", answer.err, re.M)
+    assert re.search(
+        rf"^warning: no worker is polling .*ferret-{gpu}; start one: .*python\S* .*worker\.py$", answer.err, re.M
+    )
     handle = temporal.get_workflow_handle(run_id)
     assert await (await handle.describe()).memo_value("task") == "copy-f32"
     await handle.terminate()
@@ -456,7 +467,7 @@ async def test_an_interrupt_ends_the_watching_not_the_run(temporal: Client, tmp_
         _, err = await process.communicate()
 
         assert process.returncode == 130
-        assert f"stopped watching; the run goes on. Watch it again: python client.py watch {shell.id}" in err.decode()
+        assert f"stopped watching; the run goes on. Watch it again: {again(shell, 'watch', shell.id)}" in err.decode()
         shell.run.harness.release("build")
         assert (await shell.run.result()).outcome == "accepted"
 
@@ -471,7 +482,7 @@ async def test_watching_a_run_that_is_cancelled_is_exit_code_130(temporal: Clien
 
     assert (cancelled.code, cancelled.out) == (0, f"{shell.id}: cancelling\n")
     assert process.returncode == 130
-    assert "CANCELED after 0 iterations" in out.decode()
+    assert "CANCELLED after 0 iterations (0 wins, 0 attempts)" in out.decode()
     assert "wrong task" in out.decode()
 
 
@@ -544,7 +555,12 @@ async def test_history_is_one_line_an_iteration(ended: Shell) -> None:
     """Every iteration is there, in order, with its outcome."""
     lines = (await ended("history", ended.id)).out.splitlines()
 
-    assert [line.split(":")[0] for line in lines] == ["v001 win", "a001 build failed", "a002 refused", "v002 win"]
+    assert [line.split(":")[0] for line in lines] == [
+        "v001 win 00.cpp",
+        "a001 build failed 01.cpp",
+        "a002 refused 02.cpp",
+        "v002 win 03.cpp",
+    ]
 
 
 async def test_best_prints_the_very_source(ended: Shell) -> None:
@@ -620,7 +636,8 @@ async def test_a_unique_beginning_names_a_run(ended: Shell) -> None:
 
 async def test_an_unknown_run_is_a_mistake(ended: Shell) -> None:
     """The message names the run and how to list those there are."""
-    assert (await ended("status", "nosuch")).complaint == "error: no run 'nosuch'; list the runs: python client.py list"
+    listing = again(ended, "list")
+    assert (await ended("status", "nosuch")).complaint == f"error: no run 'nosuch'; list the runs: {listing}"
 
 
 async def test_what_is_no_id_is_an_unknown_run(ended: Shell) -> None:
@@ -659,6 +676,40 @@ async def test_without_an_id_the_run_that_is_meant_is_named(temporal: Client, tm
 # ---------------------------------------------------------------- steering
 
 
+async def test_steering_never_guesses_among_several_runs(tmp_path: Path, unserved: Shell, temporal: Client) -> None:
+    """With two runs at work each is named and the person says which; looking still takes the newest."""
+    name = f"other-{uuid.uuid4().hex[:6]}"
+    other = await temporal.start_workflow("OptimizationWorkflow", {}, id=name, task_queue=f"nobody-{name}")
+    (tmp_path / "own.cpp").write_text(kernel("ratio 3.0", "mine"))
+    await listed_as_running(temporal, name)
+    words = (["pause"], ["stop"], ["cancel"], ["hint", "x"], ["extend", "--iterations", "1"])
+    for steering in (*words, ["submit", str(tmp_path / "own.cpp")]):
+        complaint = (await unserved(*steering)).complaint
+        assert re.fullmatch(rf"error: \d+ runs are at work \(.*{name}.*{unserved.id}.*\); say which", complaint)
+    looked = await unserved("ui")
+    await other.terminate()
+
+    assert looked.out.endswith(f"/{name}\n")
+    assert looked.err == f"run {name} (the most recent one)\n"
+
+
+async def test_a_second_cancel_says_so(temporal: Client, unserved: Shell) -> None:
+    """A run that has not yet got round to its cancellation is told once."""
+    name = f"twice-{uuid.uuid4().hex[:6]}"
+    handle = await temporal.start_workflow("OptimizationWorkflow", {}, id=name, task_queue=f"nobody-{name}")
+    answers = [await unserved("cancel", name) for _ in range(2)]
+    await handle.terminate()
+
+    assert [answer.out for answer in answers] == [f"{name}: cancelling\n", f"{name}: is being cancelled already\n"]
+
+
+async def listed_as_running(temporal: Client, run_id: str) -> None:
+    """What is listed follows what has happened by a moment."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not [one async for one in temporal.list_workflows(f"WorkflowId = '{run_id}'")]:
+            await asyncio.sleep(0.02)
+
+
 async def test_pause_and_resume(temporal: Client, tmp_path: Path) -> None:
     """A paused run stands still at the next step and goes on when told."""
     async with held(temporal, tmp_path) as shell:
@@ -684,7 +735,8 @@ async def test_an_ended_run_cannot_be_steered(ended: Shell) -> None:
 async def test_hints_reach_the_run(temporal: Client, tmp_path: Path) -> None:
     """A hint is in the status of the run it was given to."""
     async with held(temporal, tmp_path) as shell:
-        assert (await shell("hint", shell.id, "use 6x16 tiles")).out == f"{shell.id}: hint 1 noted\n"
+        unread = "the scripted optimiser reads no hints"
+        assert (await shell("hint", shell.id, "use 6x16 tiles")).out == f"{shell.id}: hint 1 noted; {unread}\n"
         assert (await shell.run.status()).hints == ["use 6x16 tiles"]
 
 
@@ -699,7 +751,9 @@ async def test_a_budget_can_be_extended(temporal: Client, tmp_path: Path) -> Non
 async def test_a_submitted_kernel_is_judged_like_any_other(temporal: Client, tmp_path: Path) -> None:
     """A person's kernel becomes the champion when it is the best."""
     (tmp_path / "own.cpp").write_text(kernel("ratio 3.0", "mine"))
+    (tmp_path / "own.txt").write_text(kernel("ratio 3.0", "mine"))
     async with held(temporal, tmp_path) as shell:
+        assert "accepted: a file ending in .cpp" in (await shell("submit", shell.id, "own.txt")).complaint
         answer = await shell("submit", shell.id, "own.cpp")
         shell.run.harness.release("build")
         result = await shell.run.result()
@@ -719,10 +773,16 @@ async def test_stop_keeps_the_best(temporal: Client, tmp_path: Path) -> None:
         run.harness.hold("build")
         await run.held("build")
         answer = await shell("stop", shell.id, "--reason", "good enough")
+        assert (await run.status()).phase is Phase.STOPPING
+        listed = json.loads((await shell("list", "--json")).out)
         run.harness.release("build")
         result = await run.result()
 
-    assert answer.out == f"{shell.id}: stopping after the step at work (good enough)\n"
+    assert answer.out == (
+        f"{shell.id}: stopping (good enough); the measurement or other step at work is finished first, "
+        f"and {again(shell, 'cancel', shell.id)} ends it now\n"
+    )
+    assert [row["phase"] for row in listed if row["id"] == shell.id] == ["stopping"]
     assert result.acceptance is not None
     assert result.acceptance.accepted
     assert "good enough" in result.reason
@@ -792,7 +852,7 @@ async def test_without_a_worker_every_question_is_answered_in_one_line(unserved:
     complaint = (await unserved(words[0], unserved.id, *words[1:])).complaint
 
     assert "no worker is polling" in complaint
-    assert "start one: python worker.py" in complaint
+    assert complaint.endswith("worker.py")
 
 
 async def test_an_ended_run_can_be_read_without_a_worker(temporal: Client, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ async def test_every_event_is_one_line_in_order(ended: Ended) -> None:
         r"gate locked: [0-9a-f]{12}",
         r"baseline OpenBLAS .+: n1024_k384 [\d.,]+ us, n768_k512 [\d.,]+ us",
         *(
-            rf"{version} {ending.replace('_', ' ')}: .+ \[{re.escape(label)}\]"
+            rf"{version} {ending.replace('_', ' ')} {re.escape(label)}: .+"
             for label, (version, ending) in STORY.items()
         ),
         rf"ACCEPTED v003 after {len(STORY)} iterations \(3 wins, 3 attempts\)",

@@ -17,18 +17,25 @@ def why_over(plan: Plan, state: RunState) -> str | None:
     if state.stop_reason is not None:
         return state.stop_reason
     if iterations_done(state) >= budget.max_iterations:
-        return f"the budget of {budget.max_iterations} iterations is used up"
+        return f"the budget of {counted(budget.max_iterations, 'iteration')} is used up"
     if state.charged_s >= budget.max_wall_minutes * 60:
-        return f"the budget of {budget.max_wall_minutes:g} minutes is used up"
+        return f"the budget of {counted(budget.max_wall_minutes, 'minute')} is used up"
     if budget.max_tokens is not None and spent.input_tokens + spent.output_tokens >= budget.max_tokens:
         return f"the budget of {budget.max_tokens} tokens is used up"
     if budget.max_usd is not None and spent.usd is not None and spent.usd >= budget.max_usd:
         return f"the budget of {budget.max_usd:g} USD is used up"
     if state.stage is Stage.OPTIMIZE and state.stalls >= LAST_STALL:
-        return f"no win in {state.since_win} iterations (search.stall_after {plan.search.stall_after}, twice)"
+        return (
+            f"no win in {counted(state.since_win, 'iteration')} (search.stall_after {plan.search.stall_after}, twice)"
+        )
     if state.exhausted and not state.submissions:
         return "the optimiser has nothing more to propose"
     return None
+
+
+def counted(count: float, noun: str) -> str:
+    """`1 attempt`, `3 attempts`."""
+    return f"{count:.12g} {noun}" if count == 1 else f"{count:.12g} {noun}s"
 
 
 def iterations_done(state: RunState) -> int:

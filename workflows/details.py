@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specs.history import HistoryLine
+from specs.history import Champion, HistoryLine
 from specs.outcomes import BuildResult, Measurement, Proposal, Verdict
 from specs.plan import Plan
 from workflows.budget import iterations_done
@@ -20,7 +20,9 @@ def run(plan: Plan, state: RunState, phase: Phase, activity: str) -> str:
         ("stage", state.stage.value),
         (
             "score",
-            f"**{champion.score:.4f}** ({plan.scoring.value}, {champion.version})" if champion else "no kernel yet",
+            f"**{champion.score:.4f}** ({plan.scoring.value}, {champion.version}{_searched(champion)})"
+            if champion
+            else "no kernel yet",
         ),
         ("wins, attempts", f"{state.wins}, {state.attempts}; {state.since_win} since the last win"),
         ("iterations", f"{iterations_done(state)} of {state.budget.max_iterations}"),
@@ -35,9 +37,10 @@ def run(plan: Plan, state: RunState, phase: Phase, activity: str) -> str:
         verdict = "accepted" if state.acceptance.accepted else "not accepted"
         rows.append(("acceptance", f"{state.acceptance.version} {verdict}: {state.acceptance.reason}"))
     parts = [f"### {_cell(plan.task)} against {_cell(plan.baseline)}", _table(("", ""), rows)]
-    if state.measurement is not None:
+    final = state.acceptance.measurement if state.acceptance and state.acceptance.accepted else None
+    if (measurement := final or state.measurement) is not None:
         targets = {config.name: config.target_ratio for config in plan.configs}
-        parts += ["#### Ratio to the baseline", _ratios(state.measurement, targets)]
+        parts += ["#### Ratio to the baseline", _ratios(measurement, targets)]
     if state.history:
         parts += ["#### Last iterations", _history(state.history[-LAST:])]
     if state.delivery is not None:
@@ -77,6 +80,10 @@ def iteration(
     if measurement is not None:
         parts.append(_ratios(measurement, {config.name: config.target_ratio for config in given.plan.configs}))
     return "\n\n".join(parts)
+
+
+def _searched(champion: Champion) -> str:
+    return f"; search {champion.searched:.4f}" if champion.searched is not None else ""
 
 
 def _ratios(measurement: Measurement, targets: dict[str, float]) -> str:

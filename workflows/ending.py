@@ -34,7 +34,7 @@ def summary(
 ) -> RunSummary:
     """What result.json holds and report.html draws; `times` are the run's start and end."""
     accepted = state.acceptance and state.acceptance.accepted and state.acceptance.measurement
-    newest = state.champion is not None and state.champion == state.champions[-1]
+    newest = state.champion is not None and state.champion.version == state.champions[-1].version
     return RunSummary(
         run_id=run_id,
         task=plan.task,

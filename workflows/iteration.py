@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 from pydantic import BaseModel
@@ -262,8 +263,14 @@ class IterationWorkflow:
 
 
 def _refused(failure: Failure) -> str:
-    where = f" at {failure.first_failing_stage}" if failure.first_failing_stage else ""
-    return f"{failure.kind.value.replace('_', ' ')} in case '{failure.case}'{where}: {failure.message}"
+    """Kind, case, tensor and what the judge says; what it says itself is not said twice."""
+    kind, tensor, message = failure.kind.value.replace("_", " "), failure.first_failing_stage, failure.message
+    where = f" at {tensor}" if tensor and not re.search(rf"\b{re.escape(tensor)}\b", message) else ""
+    case, colon, said = message.partition(": ")
+    # The judge puts the case and the distribution of its inputs in front: `n1024 (normal): c differs ...`.
+    if colon and (case == failure.case or case.startswith(f"{failure.case} (")):
+        return f"{kind} in case {case}{where}: {said}"
+    return f"{kind} in case '{failure.case}'{where}: {message}"
 
 
 def _not_built(built: BuildResult) -> str:

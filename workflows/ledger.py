@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specs.history import Champion, HistoryLine
-from specs.outcomes import Ending, Iteration, Origin, Stage
+from specs.outcomes import Acceptance, Ending, Iteration, Origin, Stage
 from specs.plan import Plan
 from specs.scoring import stage_gate_open
 from workflows.budget import added, iterations_done
@@ -135,6 +135,15 @@ def _line(iteration: Iteration, result: IterationResult, seconds: float) -> Hist
     )
 
 
+def of_record(champion: Champion, acceptance: Acceptance) -> Champion:
+    """The champion with the numbers that acceptance measured: the one score that is told from then on."""
+    measured = acceptance.measurement
+    if not acceptance.accepted or measured is None:
+        return champion
+    update = {"score": measured.score.value, "ratios": measured.ratios(), "searched": champion.score}
+    return champion.model_copy(update=update)
+
+
 def _crown(plan: Plan, state: RunState, iteration: Iteration) -> None:
     """The one place where a candidate becomes the champion."""
     assert iteration.proposal is not None
@@ -155,3 +164,9 @@ def _crown(plan: Plan, state: RunState, iteration: Iteration) -> None:
     state.since_win = 0
     if stage_gate_open(plan.stage_gate, state.champion.score, state.champion.ratios, plan.configs):
         state.stage = Stage.OPTIMIZE
+
+
+def waited_s(results: Sequence[IterationResult]) -> float:
+    """Seconds of a round that the budget does not pay: paused, or waiting for a device."""
+    # Side by side, only the time in which every one of them waited was waiting.
+    return min((result.queue_wait_s + result.paused_s for result in results), default=0.0)

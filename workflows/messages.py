@@ -106,7 +106,11 @@ class RunMessages:
         return Best(champion=self.state.champion, acceptance=self.state.acceptance)
 
     def shown_phase(self) -> Phase:
-        return Phase.PAUSED if self.state.paused and self.phase not in _OVER else self.phase
+        if self.phase in _OVER:
+            return self.phase
+        if self.state.stop_reason is not None:
+            return Phase.STOPPING
+        return Phase.PAUSED if self.state.paused else self.phase
 
     # ---- pause and resume
 

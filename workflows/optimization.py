@@ -106,8 +106,7 @@ class OptimizationWorkflow(RunMessages):
         done, error = await self._run_children(slots)
         ended = [slot for slot in slots if slot.index in done]
         results = [done[slot.index] for slot in ended]
-        # Side by side, only the time in which every one of them waited was waiting.
-        charged = self._charge(min((result.queue_wait_s + result.paused_s for result in results), default=0.0))
+        charged = self._charge(ledger.waited_s(results))
         # What siblings of one that failed have found counts, unless it was found with a broken gate.
         if error is None or kind(error) not in FATAL:
             for iteration in ledger.settle(self.plan, self.state, ended, results, charged):
@@ -129,6 +128,7 @@ class OptimizationWorkflow(RunMessages):
                 self._end_search_after(error)
                 return
             if self.state.acceptance.accepted:
+                self.state.champion = ledger.of_record(champion, self.state.acceptance)
                 return
         self.state.champion = None
 

@@ -37,6 +37,7 @@ class Phase(StrEnum):
     MEASURING_BASELINE = "measuring the baseline"
     ITERATING = "iterating"
     PAUSED = "paused"
+    STOPPING = "stopping"
     ACCEPTING = "accepting"
     DELIVERING = "delivering"
     DONE = "done"

@@ -50,6 +50,8 @@ def of_run(plan: Plan, state: RunState, phase: Phase) -> Sequence[SearchAttribut
     ]
     if state.champion is not None:
         updates += [CHAMPION.value_set(state.champion.version), SCORE.value_set(state.champion.score)]
+    elif state.acceptance is not None:
+        updates += [CHAMPION.value_unset(), SCORE.value_unset()]  # no win has passed acceptance
     return updates
 
 

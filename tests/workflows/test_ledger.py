@@ -137,3 +137,12 @@ def test_an_exhausted_optimiser_leaves_only_people(plan: Plan, state: RunState) 
     assert next_round(plan, state) == []
     state.submissions = [Submission.model_validate({"source": BLOB, "label": "mine"})]
     assert len(next_round(plan, state)) == 1
+
+
+def test_a_round_has_waited_as_long_as_each_of_its_iterations() -> None:
+    """Paused and queued count alike; while one sibling works, the time is worked time."""
+    patient = result(0, Ending.SLOWER).model_copy(update={"paused_s": 30.0, "queue_wait_s": 5.0})
+    busy = result(1, Ending.SLOWER).model_copy(update={"queue_wait_s": 2.0})
+    assert ledger.waited_s([patient]) == 35.0
+    assert ledger.waited_s([patient, busy]) == 2.0
+    assert ledger.waited_s([]) == 0.0

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from specs.outcomes import Ending, Interval
 from specs.schema import Budget
+from workflows.budget import counted
 from workflows.state import HistoryLine, Phase, Status
 
 OVER = {Phase.DONE, Phase.CANCELLED}
@@ -58,7 +59,8 @@ def size(count: float) -> str:
 def budget_text(budget: Budget) -> str:
     tokens = f", {size(budget.max_tokens)} tokens" if budget.max_tokens else ""
     usd = f", {budget.max_usd:g} USD" if budget.max_usd else ""
-    return f"{budget.max_iterations} iterations, {budget.max_wall_minutes:g} minutes{tokens}{usd}"
+    iterations = counted(budget.max_iterations, "iteration")
+    return f"{iterations}, {counted(budget.max_wall_minutes, 'minute')}{tokens}{usd}"
 
 
 def ending_word(ending: Ending) -> str:
@@ -66,13 +68,13 @@ def ending_word(ending: Ending) -> str:
 
 
 def history_line(line: HistoryLine) -> str:
-    """`a002 refused: wrong at n4096: ... [02_tail.cpp]`"""
+    """`a002 refused 02_tail.cpp: wrong at n4096: ...`"""
     ratios = ", ".join(f"{name} {ratio_text(ratio)}" for name, ratio in line.ratios.items())
     # Decisions name the score in their reason already.
     score = f", score {ratio_text(line.score)}" if line.score is not None and "score" not in line.reason else ""
     shown = f" ({clean(ratios)})" if ratios else ""
-    label = f" [{clean(line.label)}]" if line.label else ""
-    return f"{line.version} {ending_word(line.ending)}: {clean(line.reason)}{score}{shown}{label}"
+    label = f" {clean(line.label)}" if line.label else ""
+    return f"{line.version} {ending_word(line.ending)}{label}: {clean(line.reason)}{score}{shown}"
 
 
 def events(before: Status | None, after: Status, fresh: Iterable[HistoryLine]) -> list[str]:

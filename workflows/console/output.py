@@ -24,11 +24,12 @@ def say(text: str | Text) -> None:
 
 def draw(view: RenderableType) -> None:
     """A table or a whole picture; in a pipe without the blanks that fill its lines."""
+    # Nothing is cropped: what a table may not cut, a path or a run id, goes on in the terminal's next line.
     if out.is_terminal:
-        out.print(view)
+        out.print(view, crop=False)
         return
     with out.capture() as drawn:
-        out.print(view)
+        out.print(view, crop=False)
     say("\n".join(line.rstrip() for line in drawn.get().splitlines()))
 
 

@@ -12,6 +12,7 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
+from activities.interpreter import command
 from activities.process import has_ended
 
 # A poll waits on the server for up to a minute, so a living worker was heard of at least this recently.
@@ -52,4 +53,4 @@ def may_live(identity: str) -> bool:
 
 
 def no_worker(*queues: str) -> str:
-    return f"no worker is polling {' or '.join(queues)}; start one: python worker.py"
+    return f"no worker is polling {' or '.join(queues)}; start one: {command('worker.py')}"

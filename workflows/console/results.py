@@ -10,6 +10,8 @@ from activities.bundle import MAX_SOURCE_BYTES
 from activities.store import Store, write_atomically
 from specs.errors import StoreError, UserError
 from specs.outcomes import BlobRef, Origin
+from workflows.budget import counted
+from workflows.console.lines import clean
 from workflows.state import HistoryLine, Status
 
 EXPORT_MARK = "status.json"  # written last: a folder that has it is a whole export
@@ -49,6 +51,16 @@ def read_source(path: Path) -> bytes:
     return content
 
 
+def check_language(path: Path, status: Status) -> None:
+    """Raises UserError for a file that is not in the language of the run's task."""
+    language = status.plan.language
+    if path.suffix != language.suffix:
+        raise UserError(
+            f"{path} is no {language.value} source by its name; "
+            f"accepted: a file ending in {language.suffix}, the language of run {status.run_id}"
+        )
+
+
 def submission_label(path: Path) -> str:
     try:
         user = getpass.getuser()
@@ -65,8 +77,12 @@ async def write_export(folder: Path, status: Status, lines: list[HistoryLine], s
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"-o {folder} is a file; accepted: a folder, made when missing")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / EXPORT_MARK).is_file():
-        raise UserError(f"-o {folder} is neither empty nor an earlier export; accepted: a new folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        held = _exported(folder)
+        if held is None:
+            raise UserError(f"-o {folder} is neither empty nor an earlier export; accepted: a new folder")
+        if held != status.run_id:
+            raise UserError(f"-o {folder} holds run {clean(held)}; choose another folder")
     suffix = status.plan.language.suffix
     blobs = {f"iterations/{line.version}{suffix}": line.source for line in lines if line.source is not None}
     if status.delivery:
@@ -84,7 +100,16 @@ async def write_export(folder: Path, status: Status, lines: list[HistoryLine], s
     history = json.dumps([line.model_dump(mode="json") for line in lines], indent=2)
     write_atomically(folder / "history.json", history.encode())
     write_atomically(folder / EXPORT_MARK, status.model_dump_json(indent=2).encode())
-    return f"{folder}: {what}, {len(lines)} iterations"
+    return f"{folder}: {what}, {counted(len(lines), 'iteration')}"
+
+
+def _exported(folder: Path) -> str | None:
+    """Id of the run whose export the folder holds; None when it holds none."""
+    try:
+        found = json.loads((folder / EXPORT_MARK).read_bytes())["run_id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def _inside(name: str) -> PurePosixPath:

@@ -25,8 +25,9 @@ from temporalio.client import (
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.connect import connect
+from activities.connect import DEFAULT_ADDRESS, connect, is_guess
 from activities.devserver import living_server
+from activities.interpreter import command
 from activities.settings import Settings
 from activities.store import Store
 from specs.errors import UserError
@@ -46,6 +47,7 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # How the server says that nobody answered in time: a client's time limit reads as a cancel.
 SILENT = {RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED}
 PATIENCE_S = 10.0  # for an answer from a worker
+CANCELLED = Phase.CANCELLED.value
 LISTED = 1000  # runs looked at when an id is only begun, or not given
 
 
@@ -66,8 +68,13 @@ class Run:
 
     @property
     def state(self) -> str:
-        """running, completed, failed, canceled, terminated or timed out."""
+        """running, completed, failed, cancelled, terminated or timed out."""
         return state_word(self.description.status)
+
+    @property
+    def cancelling(self) -> bool:
+        """Somebody has asked for its cancellation, and it has not ended yet."""
+        return self.description.raw_description.workflow_extended_info.cancel_requested
 
     @property
     def elapsed(self) -> timedelta:
@@ -87,13 +94,18 @@ class Session:
         handle = self.client.get_workflow_handle(run_id)
         description = await handle.describe()
         if description.workflow_type != WORKFLOW:
-            raise UserError(f"{run_id!r} is a {description.workflow_type}, not a run; the runs: python client.py list")
+            raise UserError(
+                f"{run_id!r} is a {description.workflow_type}, not a run; the runs: {command('client.py', 'list')}"
+            )
         return Run(handle, description)
 
-    async def find(self, given: str | None) -> Run:
-        """The run that `given` names by id or unique beginning; None: the only one at work, else the newest."""
+    async def find(self, given: str | None, *, steering: bool = False) -> Run:
+        """The run that `given` names by id or unique beginning; None: the only one at work, else the newest.
+
+        Steering never guesses: without an id it is the only run at work, or a UserError.
+        """
         if given is None:
-            return await self.describe(await self._meant())
+            return await self.describe(await self._meant(steering=steering))
         if RUN_ID.fullmatch(given):
             try:
                 return await self.describe(given)
@@ -103,15 +115,20 @@ class Session:
             if len(found := list(await self._ids(given))) == 1:
                 return await self.describe(found[0])
             if found:
-                shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
-                raise UserError(f"{given!r} is the beginning of {len(found)} runs ({shown}); give more of the id")
-        raise UserError(f"no run {given!r}; list the runs: python client.py list")
+                raise UserError(
+                    f"{given!r} is the beginning of {len(found)} runs ({shortened(found)}); give more of the id"
+                )
+        raise UserError(f"no run {given!r}; list the runs: {command('client.py', 'list')}")
 
-    async def _meant(self) -> str:
+    async def _meant(self, *, steering: bool) -> str:
         found = await self._ids()
         if not found:
-            raise UserError("there is no run yet; start one: python client.py start TASK")
+            raise UserError(f"there is no run yet; start one: {command('client.py', 'start', 'TASK')}")
         running = [run_id for run_id, at_work in found.items() if at_work]
+        if steering and not running:
+            raise UserError(f"no run is at work; start one: {command('client.py', 'start', 'TASK')}")
+        if steering and len(running) > 1:
+            raise UserError(f"{len(running)} runs are at work ({shortened(running)}); say which")
         if len(found) == 1:
             chosen, why = next(iter(found)), "the only one"
         elif len(running) == 1:
@@ -197,8 +214,7 @@ class Session:
     async def update(self, run: Run, name: str, *arguments: Any) -> Status:
         """Send a validated update; raises UserError with the validator's own sentence when the run refuses it."""
         verb = name.replace("_", " ")
-        if run.state != "running":
-            raise UserError(f"run {run.id} has ended ({run.state}); {verb} needs a running one")
+        self.need_running(run, verb)
         if not await polled(self.client, run.queue, "workflow"):
             raise UserError(no_worker(run.queue))
         try:
@@ -216,6 +232,10 @@ class Session:
                 raise UserError(f"no worker answered; {no_worker(run.queue)}") from None
             raise
         return answer
+
+    def need_running(self, run: Run, verb: str) -> None:
+        if run.state != "running":
+            raise UserError(f"run {run.id} has ended ({run.state}); {verb} needs a running one")
 
     async def unserved(self, run: Run, plan: Plan) -> list[str]:
         """The queues that this run needs and that nobody polls."""
@@ -250,7 +270,13 @@ class Session:
 
 
 def state_word(status: WorkflowExecutionStatus | None) -> str:
+    if status is WorkflowExecutionStatus.CANCELED:
+        return CANCELLED  # as a run's phase spells it
     return status.name.lower().replace("_", " ") if status is not None else "unknown"
+
+
+def shortened(run_ids: list[str]) -> str:
+    return ", ".join(run_ids[:5]) + (", ..." if len(run_ids) > 5 else "")
 
 
 def first_line(error: BaseException | None) -> str:
@@ -275,6 +301,8 @@ def talk(body: Callable[[Session], Awaitable[T]]) -> T:
     async def whole() -> T:
         settings = Settings.from_env()
         session = Session(settings, await connect(settings))
+        if is_guess(settings):
+            note(f"no embedded server in {settings.home}; using {DEFAULT_ADDRESS}")
         try:
             return await body(session)
         except RPCError as error:

@@ -16,6 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.bundle import pack
 from activities.harness import Harness
+from activities.interpreter import command
 from activities.runnable import buildable, obstacles
 from activities.settings import Settings
 from kernels.harness.requests import Locked, LockGate, Sandbox
@@ -102,7 +103,7 @@ async def begin(session: Session, loaded: LoadedTask, plan: Plan, run_id: str | 
         except WorkflowAlreadyStartedError:
             continue
         return candidate
-    raise UserError(f"--id {base!r} is taken by another run (python client.py status {base}); give a new one")
+    raise UserError(f"--id {base!r} is taken by another run ({command('client.py', 'status', base)}); give a new one")
 
 
 async def _start(session: Session, given: RunInput, run_id: str) -> None:

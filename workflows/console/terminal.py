@@ -7,13 +7,24 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from specs.outcomes import Ending, Interval, Measurement, Stage
 from specs.plan import Plan
-from workflows.console.lines import OVER, clean, duration, ending_word, interval_text, microseconds, ratio_text, size
+from workflows.budget import counted
+from workflows.console.lines import (
+    OVER,
+    clean,
+    duration,
+    ending_word,
+    interval_text,
+    microseconds,
+    ratio_text,
+    size,
+)
 from workflows.console.waiting import Notice
 from workflows.state import HistoryLine, Phase, RunResult, Status
 
@@ -29,7 +40,16 @@ _ENDING_STYLES = {
     Ending.STOPPED: "dim",
 }
 _STAGE_STYLES = {Stage.REPRODUCE: "cyan", Stage.OPTIMIZE: "green"}
-_STATE_STYLES = {"running": "cyan", "completed": "green", "failed": "red", "terminated": "red", "timed out": "red"}
+_STATE_STYLES = {
+    "running": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "terminated": "red",
+    "timed out": "red",
+    "cancelled": "yellow",
+}
+
+WIDE = 100  # columns: below, bars go and reasons get lines of their own
 
 # ---------------------------------------------------------------- per config
 
@@ -101,7 +121,8 @@ def config_table(status: Status, *, bar_width: int = 20, intervals: bool = False
     last = worst(rows)
     full = max([1.25, *(row.target for row in rows), *(row.ratio for row in rows if row.ratio is not None)])
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
-    table.add_column("config", overflow="ellipsis", no_wrap=True, max_width=32)
+    # The only column that gives way in a narrow terminal, into a second line: no number is ever cut.
+    table.add_column("config", overflow="fold", max_width=32)
     table.add_column("baseline us", justify="right", no_wrap=True)
     table.add_column("kernel us", justify="right", no_wrap=True)
     table.add_column("ratio", justify="right", no_wrap=True)
@@ -129,6 +150,14 @@ def config_table(status: Status, *, bar_width: int = 20, intervals: bool = False
         cells.append(Text(", ".join(marks), style="red" if row.name == last and not row.reached else "dim"))
         table.add_row(*cells)
     return table
+
+
+def searched_line(status: Status) -> list[RenderableType]:
+    """That there are two scores, once acceptance has measured the champion again."""
+    if status.champion is None or status.champion.searched is None:
+        return []
+    seen = ratio_text(status.champion.searched)
+    return [Text(f"measured again at acceptance; the search had seen {seen}", style="dim")]
 
 
 def score_line(status: Status) -> Text:
@@ -221,8 +250,13 @@ def _share_bar(used: float | None, most: float | None, width: int) -> Text:
     return bar
 
 
-def history_table(lines: Iterable[HistoryLine]) -> Table:
-    """One row an iteration: version, outcome in its colour, score, seconds, label, reason."""
+def history_table(lines: Iterable[HistoryLine], *, width: int = WIDE) -> RenderableType:
+    """One row an iteration: version, outcome in its colour, score, seconds, label, reason.
+
+    In less than `WIDE` columns the reason stands in lines of its own, indented.
+    """
+    if width < WIDE:
+        return _narrow_history(lines)
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
     table.add_column("version", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
@@ -243,6 +277,20 @@ def history_table(lines: Iterable[HistoryLine]) -> Table:
     return table
 
 
+def _narrow_history(lines: Iterable[HistoryLine]) -> RenderableType:
+    parts: list[RenderableType] = [Text(f"{'version':<9}{'outcome':<14}{'score':>7}{'s':>6}  candidate", style="dim")]
+    for line in lines:
+        head = Text.assemble(
+            (f"{line.version:<9}", "bold" if line.is_win else ""),
+            (f"{ending_word(line.ending):<14}", _ENDING_STYLES[line.ending]),
+            f"{ratio_text(line.score):>7}{line.seconds:>6.0f}  ",
+            (clean(line.label), "dim"),
+        )
+        head.no_wrap, head.overflow = True, "ellipsis"
+        parts += [head, Padding(Text(clean(line.reason)), (0, 0, 0, 4))]
+    return Group(*parts)
+
+
 def run_view(
     status: Status,
     history: Sequence[HistoryLine],
@@ -254,13 +302,12 @@ def run_view(
     width: int = 100,
 ) -> RenderableType:
     """Everything about a run on one screen; `spinner` keeps its own phase between two drawings, so it is passed in."""
-    bar = 20 if width >= 100 else 10
     parts: list[RenderableType] = [
         header(status),
         Text(),
-        budget_bars(status, elapsed, width=bar),
+        budget_bars(status, elapsed, width=20 if width >= WIDE else 10),
         Text(),
-        config_table(status, bar_width=bar),
+        config_table(status, bar_width=20 if width >= WIDE else 0),
         score_line(status),
         Text(),
     ]
@@ -278,7 +325,7 @@ def run_view(
     if shown := list(history)[-last:]:
         if parts[-1] != Text():
             parts.append(Text())
-        parts.append(history_table(reversed(shown)))
+        parts.append(history_table(reversed(shown), width=width))
     return Group(*parts)
 
 
@@ -287,7 +334,7 @@ def _standing_notes(status: Status) -> list[str]:
     if status.hints:
         notes.append(f"hints: {' | '.join(clean(hint) for hint in status.hints[-3:])}")
     if status.waiting_submissions:
-        notes.append(f"{status.waiting_submissions} submitted kernel(s) waiting for their turn")
+        notes.append(f"{counted(status.waiting_submissions, 'submitted kernel')} waiting in turn")
     if status.stop_reason:
         notes.append(f"ending: {clean(status.stop_reason)}")
     return notes
@@ -336,7 +383,8 @@ def result_view(status: Status, outcome: str, reason: str, *, ui: str, width: in
     headline = Text.assemble(
         (outcome.upper(), "bold green" if outcome == "accepted" else "bold yellow" if good else "bold red"),
         (f" {who}" if who else "", "bold"),
-        f" after {status.wins + status.attempts} iterations ({status.wins} wins, {status.attempts} attempts)",
+        f" after {counted(status.wins + status.attempts, 'iteration')}"
+        f" ({counted(status.wins, 'win')}, {counted(status.attempts, 'attempt')})",
     )
     parts: list[RenderableType] = [headline, Text(clean(reason))]
     if status.acceptance and not good and clean(status.acceptance.reason) != clean(reason):
@@ -344,12 +392,13 @@ def result_view(status: Status, outcome: str, reason: str, *, ui: str, width: in
     if status.champion or (status.acceptance and status.acceptance.measurement):
         bar = 20 if width >= 110 else 0
         parts += [Text(), config_table(status, bar_width=bar, intervals=True), score_line(status)]
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for label, value in _facts(status, ui):
-        facts.add_row(label, Text(clean(value)))
-    return Group(*parts, Text(), facts)
+        parts += searched_line(status)
+    # Not wrapped: paths and addresses are there to be copied.
+    facts = [
+        Text.assemble((f"{label:<13}", "dim"), clean(value), no_wrap=True, overflow="ignore")
+        for label, value in _facts(status, ui)
+    ]
+    return Group(*parts, Text(), *facts)
 
 
 def _facts(status: Status, ui: str) -> list[tuple[str, str]]:
@@ -387,23 +436,42 @@ class RunRow:
     started: datetime
 
 
-def runs_table(rows: Iterable[RunRow], now: datetime) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
-    table.add_column("run", overflow="fold")
-    table.add_column("task", overflow="ellipsis", no_wrap=True)
-    for name in ("state", "phase", "stage", "champion"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("score", justify="right", no_wrap=True)
-    table.add_column("started", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            Text(row.id, style="bold"),
-            Text(clean(row.task)),
-            Text(row.state, style=_STATE_STYLES.get(row.state, "yellow")),
-            Text(row.phase),
-            Text(row.stage),
-            Text(row.champion or "-"),
-            ratio_text(row.score),
-            f"{duration((now - row.started).total_seconds())} ago",
-        )
+DROPPED = ("task", "stage", "phase")  # in this order, when the terminal is too narrow for all
+
+
+def runs_table(rows: Iterable[RunRow], now: datetime, *, width: int = 160) -> Table:
+    """One row a run. No cell is ever cut: columns go as a whole, and the run's id never does."""
+    cells = [
+        {
+            "run": Text(row.id, style="bold"),
+            "task": Text(clean(row.task)),
+            "state": Text(row.state, style=_STATE_STYLES.get(row.state, "yellow")),
+            "phase": Text(row.phase),
+            "stage": Text(row.stage),
+            "champion": Text(row.champion or "-"),
+            "score": Text(ratio_text(row.score)),
+            "started": Text(f"{duration((now - row.started).total_seconds())} ago"),
+        }
+        for row in rows
+    ]
+    names = ("run", "task", "state", "phase", "stage", "champion", "score", "started")
+    widths = {name: max(len(name), *(row[name].cell_len for row in cells)) if cells else len(name) for name in names}
+    shown = list(names)
+    for name in DROPPED:
+        if _joined(widths[one] for one in shown) > width:
+            shown.remove(name)
+    # At its own width even in a terminal that is narrower still: there the lines go on below.
+    table = Table(
+        box=None, pad_edge=False, header_style="dim", padding=(0, 1), width=_joined(widths[one] for one in shown)
+    )
+    for name in shown:
+        table.add_column(name, justify="right" if name == "score" else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(*(row[name] for name in shown))
     return table
+
+
+def _joined(widths: Iterable[int]) -> int:
+    """Width of columns with two blanks between each and the next."""
+    each = list(widths)
+    return sum(each) + 2 * (len(each) - 1)

@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from specs.errors import UserError
 from workflows.console.lines import events
 from workflows.console.output import draw, note, out, say
-from workflows.console.session import Run, Session, first_line
+from workflows.console.session import CANCELLED, Run, Session, first_line
 from workflows.console.terminal import accepted, history_table, result_view, run_view
 from workflows.console.waiting import Notice
 from workflows.iteration import IterationStep
@@ -110,7 +110,7 @@ class Look:
 
     async def _with_steps(self, status: Status) -> Status:
         """The run knows which iterations are at work; what each is doing, only the iteration itself knows."""
-        if status.phase is not Phase.ITERATING:
+        if status.phase not in (Phase.ITERATING, Phase.STOPPING):
             return status
         steps = []
         for index in range(status.iteration, status.iteration + status.plan.search.width):
@@ -153,15 +153,15 @@ async def show_end(session: Session, run: Run, history: list[HistoryLine]) -> in
     except WorkflowFailureError as error:
         reason = first_line(error.cause)
     if history:
-        draw(history_table(history))
+        draw(history_table(history, width=out.width))
         out.print()
     try:
         status = await session.status(run)
     except UserError as error:
         say(f"{outcome}: {reason}")
         note(str(error), warning=True)
-        return EXIT_INTERRUPTED if run.state == "canceled" else EXIT_NO_KERNEL
+        return EXIT_INTERRUPTED if run.state == CANCELLED else EXIT_NO_KERNEL
     draw(result_view(status, outcome, reason, ui=session.ui(run.id), width=out.width))
-    if run.state == "canceled":
+    if run.state == CANCELLED:
         return EXIT_INTERRUPTED
     return EXIT_ACCEPTED if run.state == "completed" and accepted(status) else EXIT_NO_KERNEL

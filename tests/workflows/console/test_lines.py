@@ -8,6 +8,7 @@ from specs.outcomes import Ending, Stage
 from specs.schema import Budget
 from tests.run_values import RUN, make_history, make_line, make_status
 from workflows.console.lines import (
+    budget_text,
     clean,
     duration,
     events,
@@ -21,9 +22,9 @@ from workflows.state import Phase
 
 
 def test_a_refusal_is_one_plain_line() -> None:
-    """Version, outcome and reason stand first, the candidate's name last."""
+    """Version, outcome and the candidate's name stand first, the reason after them."""
     assert history_line(make_history()[2]) == (
-        "a002 refused: wrong at n4096: y differs by 3.2 at [0, 4095] [02_tail.cpp]"
+        "a002 refused 02_tail.cpp: wrong at n4096: y differs by 3.2 at [0, 4095]"
     )
 
 
@@ -31,14 +32,14 @@ def test_a_win_carries_its_score_and_ratios() -> None:
     """A log without a table still has every number."""
     line = history_line(make_history()[3])
 
-    assert line.startswith("v002 win: 5.9 times the champion, score 0.710 (n1024 1.120, n4096 0.930")
+    assert line.startswith("v002 win 03_tiled.cpp: 5.9 times the champion, score 0.710 (n1024 1.120, n4096 0.930")
 
 
 def test_a_score_is_told_once() -> None:
     """A reason that names the score is not followed by the score again."""
     line = history_line(make_line(4, "a003", Ending.SLOWER, "x.cpp", "score 0.700 is too low", score=0.7))
 
-    assert line == "a003 slower: score 0.700 is too low [x.cpp]"
+    assert line == "a003 slower x.cpp: score 0.700 is too low"
 
 
 def test_a_reason_of_several_lines_stays_one_line() -> None:
@@ -47,7 +48,7 @@ def test_a_reason_of_several_lines_stays_one_line() -> None:
 
     assert "\n" not in line
     assert "\x1b" not in line
-    assert line == "a003 build failed: error: [1mhere [0m more [x.cpp]"
+    assert line == "a003 build failed x.cpp: error: [1mhere [0m more"
 
 
 def test_the_first_look_tells_the_story_so_far() -> None:
@@ -91,6 +92,11 @@ def test_numbers_keep_three_or_four_digits() -> None:
     assert [ratio_text(value) for value in (0.71, 12.345, 1234.5, None)] == ["0.710", "12.35", "1,234", "-"]
     assert [size(value) for value in (950, 12_500, 20_000_000)] == ["950", "12.5k", "20M"]
     assert [duration(value) for value in (41, 200, 7500)] == ["41 s", "3 min 20 s", "2 h 05 min"]
+
+
+def test_one_is_singular() -> None:
+    """A budget of one reads like one."""
+    assert budget_text(Budget(max_iterations=1, max_wall_minutes=1.5)) == "1 iteration, 1.5 minutes"
 
 
 def test_text_of_a_candidate_is_made_harmless() -> None:

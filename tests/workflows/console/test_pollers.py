@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 
+from activities.interpreter import command
 from workflows.console.pollers import may_live, no_worker
 
 
@@ -45,4 +46,4 @@ def test_a_worker_elsewhere_is_believed() -> None:
 
 def test_the_sentence_names_queues_and_remedy() -> None:
     """A person is told which queue is idle and what to type."""
-    assert no_worker("ferret-cpu") == "no worker is polling ferret-cpu; start one: python worker.py"
+    assert no_worker("ferret-cpu") == f"no worker is polling ferret-cpu; start one: {command('worker.py')}"

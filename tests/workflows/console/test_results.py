@@ -12,7 +12,7 @@ from activities.store import Store
 from specs.errors import StoreError, UserError
 from specs.outcomes import BlobRef, Ending
 from tests.run_values import make_champion, make_delivery, make_history, make_line, make_status
-from workflows.console.results import read_source, source_of, submission_label, write_export
+from workflows.console.results import check_language, read_source, source_of, submission_label, write_export
 from workflows.state import Delivery, HistoryLine, Status
 
 
@@ -143,6 +143,26 @@ async def test_an_export_never_mixes_with_other_files(tmp_path: Path, store: Sto
         await write_export(tmp_path / "mine", status, lines, store)
     assert files(tmp_path / "mine") == {"kernel.cpp"}
     assert (tmp_path / "mine/kernel.cpp").read_text() == "my own"
+
+
+async def test_an_export_never_mixes_two_runs(tmp_path: Path, store: Store) -> None:
+    """Another run's export is refused, named, and left as it was."""
+    status, lines = await a_run(store)
+    await write_export(tmp_path / "out", status, lines, store)
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in files(tmp_path / "out")}
+    other = status.model_copy(update={"run_id": "another"})
+
+    with pytest.raises(UserError, match=f"out holds run {status.run_id}; choose another folder"):
+        await write_export(tmp_path / "out", other, lines[:1], store)
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in files(tmp_path / "out")} == before
+
+
+def test_a_submission_is_in_the_language_of_the_run() -> None:
+    """By its name: the compiler would say it less well."""
+    check_language(Path("own.cpp"), make_status())
+    for name in ("own.cu", "own.txt", "own"):
+        with pytest.raises(UserError, match=rf"{name} is no cpp source by its name; accepted: a file ending in \.cpp"):
+            check_language(Path(name), make_status())
 
 
 async def test_a_missing_blob_leaves_no_half_of_an_export(tmp_path: Path, store: Store) -> None:

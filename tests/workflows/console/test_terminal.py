@@ -207,7 +207,7 @@ def test_hints_and_waiting_kernels_are_shown() -> None:
     text = drawn(run_view(make_status(hints=["use 6x16 tiles"], waiting_submissions=1), []))
 
     assert "use 6x16 tiles" in text
-    assert "1 submitted kernel(s)" in text
+    assert "1 submitted kernel waiting" in text
 
 
 def test_budgets_that_are_not_limited_and_not_used_are_left_out() -> None:
@@ -303,6 +303,81 @@ def test_a_list_shows_runs_at_work_and_ended() -> None:
 
     assert re.search(r"one +gemm +running +iterating +OPTIMIZE +v003 +1\.070 +8 min 00 s ago", text)
     assert re.search(r"two +norm +completed +done +REPRODUCE +- +- +24 h 00 min ago", text)
+
+
+def test_a_narrow_list_drops_columns_but_never_an_id() -> None:
+    """Task, stage and phase go in this order; ids that begin alike stay apart to the last letter, however narrow."""
+    now = datetime(2026, 11, 30, 3, 20, tzinfo=UTC)
+    rows = [
+        RunRow(f"{RUN}{end}", "skinny-gemm-f32-cpu", "running", "iterating", "OPTIMIZE", "v003", 1.07, 9, now)
+        for end in ("", "-2")
+    ]
+    heads = {}
+    for width in (120, 110, 100, 80, 60):
+        table = runs_table(rows, now, width=width)
+        lines = drawn(table, max(width, table.width or 0)).splitlines()
+        heads[width] = lines[0].split()
+        assert [line.split()[0] for line in lines[1:]] == [row.id for row in rows]
+        assert all("1.070" in line for line in lines[1:])
+    everything = ["run", "task", "state", "phase", "stage", "champion", "score", "started"]
+    assert heads[120] == everything
+    assert heads[110] == [name for name in everything if name != "task"]
+    assert heads[80] == [name for name in everything if name not in ("task", "stage", "phase")]
+    assert heads[60] == heads[80]
+
+
+def test_a_narrow_result_cuts_no_number_and_no_path() -> None:
+    """With long names of configs, at 80 columns: intervals and ratios whole, no empty bar, paths in one piece."""
+    long = {f"{name}_with_a_name_beyond_measure": ratio for name, ratio in RATIOS.items()}
+    measured = make_measurement()
+    renamed = measured.model_copy(
+        update={
+            "configs": tuple(
+                one.model_copy(update={"config": name}) for one, name in zip(measured.configs, long, strict=True)
+            )
+        }
+    )
+    plan = make_plan(
+        configs=tuple(ConfigTarget(name=name, target_ratio=1.0, weight=1.0) for name in long),
+        focus_config=f"{WORST}_with_a_name_beyond_measure",
+    )
+    folder = "/" + "/".join(["a-long-folder"] * 8)
+    status = make_status(
+        plan=plan,
+        acceptance=make_acceptance().model_copy(update={"measurement": renamed}),
+        delivery=make_delivery().model_copy(update={"folder": folder}),
+    )
+    address = "http://127.0.0.1:8233/namespaces/default/workflows/" + RUN * 2
+    console = Console(file=io.StringIO(), width=80)
+    console.print(result_view(status, "accepted", "done", ui=address, width=80), crop=False)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+
+    for one in renamed.configs:
+        assert f"{one.ratio.value:.3f}  {one.ratio.low:.3f} to {one.ratio.high:.3f}" in text
+    assert folder in text
+    assert address in text
+    assert "━" not in text
+
+
+def test_a_narrow_history_gives_reasons_their_own_lines() -> None:
+    """At 80 columns a reason is indented below its iteration; at 110 it stands beside it."""
+    reason = "wrong at n4096: y differs by 3.2 at [0, 4095]"
+    narrow = drawn(run_view(make_status(), make_history(), width=80), 80)
+    wide = drawn(run_view(make_status(), make_history(), width=110), 110)
+
+    assert f"    {reason}" in [line.rstrip() for line in narrow.splitlines()]
+    assert reason in row_of(wide, "a002")
+
+
+def test_the_score_of_the_search_stands_beside_the_one_of_record() -> None:
+    """Whoever remembers the search's figure is told where it went."""
+    champion = make_champion().model_copy(update={"searched": 1.647})
+    status = make_status(champion=champion, acceptance=make_acceptance())
+    text = drawn(result_view(status, "accepted", "done", ui="http://x"))
+
+    assert "measured again at acceptance; the search had seen 1.647" in text
+    assert "measured again" not in drawn(result_view(make_status(), "accepted", "done", ui="http://x"))
 
 
 def test_a_baseline_without_a_description_is_named_by_the_task() -> None:

@@ -582,5 +582,13 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def log_to_stderr() -> None:
+    """What the parts below log is for people; standard output is for what was asked."""
+    import structlog
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+
 if __name__ == "__main__":
+    log_to_stderr()
     leave(main(sys.argv[1:]))

@@ -35,7 +35,7 @@ def test_within_its_budget_the_search_goes_on(plan: Plan) -> None:
     ("fields", "words"),
     [
         ({"attempts": 4}, "5 iterations"),
-        ({"charged_s": 60.0}, "1 minutes"),
+        ({"charged_s": 60.0}, "1 minute "),
         ({"charge": Charge(input_tokens=60, output_tokens=40)}, "100 tokens"),
         ({"charge": Charge(usd=2.0)}, "2 USD"),
         ({"stage": Stage.OPTIMIZE, "stalls": 2, "since_win": 8}, "no win in 8 iterations"),

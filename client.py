@@ -541,15 +541,11 @@ def down() -> None:
 def main(words: list[str]) -> int:
     """Run one command and give its exit code; a mistake becomes one line on standard error."""
     try:
-        import structlog
-
-        from workflows.console.output import complain
+            from workflows.console.output import complain
     except ModuleNotFoundError as error:
         sys.stderr.write(f"error: {interpreter.lacking(error)}\n")
         return EXIT_MISTAKE
 
-    # What the parts below log is for people; standard output is for what was asked.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
         # In standalone mode typer would print a mistake as a box of many lines.
         code = app(args=words or ["--help"], prog_name="client.py", standalone_mode=False)

@@ -14,6 +14,7 @@ from activities import interpreter
 from specs.errors import FerretError, Problem, SpecError, UserError
 
 try:
+    import structlog
     import typer
 except ModuleNotFoundError as missing:
     sys.stderr.write(f"error: {interpreter.lacking(missing)}\n")
@@ -541,7 +542,7 @@ def down() -> None:
 def main(words: list[str]) -> int:
     """Run one command and give its exit code; a mistake becomes one line on standard error."""
     try:
-            from workflows.console.output import complain
+        from workflows.console.output import complain
     except ModuleNotFoundError as error:
         sys.stderr.write(f"error: {interpreter.lacking(error)}\n")
         return EXIT_MISTAKE
@@ -580,8 +581,6 @@ def leave(code: int) -> NoReturn:
 
 def log_to_stderr() -> None:
     """What the parts below log is for people; standard output is for what was asked."""
-    import structlog
-
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 

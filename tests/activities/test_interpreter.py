@@ -27,7 +27,7 @@ def test_what_lies_elsewhere_is_named_in_full(tmp_path: Path, monkeypatch: pytes
     assert command("worker.py") == f"'/opt/my tools/python' {ROOT / 'worker.py'}"
 
 
-@pytest.mark.parametrize(("program", "lacks"), [("client.py", "typer"), ("worker.py", "structlog")])
+@pytest.mark.parametrize(("program", "lacks"), [("client.py", "structlog"), ("worker.py", "structlog")])
 def test_a_python_without_the_packages_is_told_in_one_line(program: str, lacks: str) -> None:
     """Exit code 2, the environment to activate, no traceback."""
     # -S leaves out the folder of installed packages.

@@ -19,7 +19,7 @@ $(VENV)/.dev: pyproject.toml
 
 # A real optimisation, start to end: no GPU, no API key, no server of your own.
 demo: $(VENV)/.run
-	@echo "the run takes three to five minutes; Ctrl-C ends the watching, not the run"
+	@echo "the run takes one to three minutes; Ctrl-C ends the watching, not the run"
 	$(BIN)/python client.py start specs/tasks/skinny-gemm-f32-cpu.yaml --local --follow
 
 # Stops the server and the worker that `make demo` leaves running for the Temporal UI.

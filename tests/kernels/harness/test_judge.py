@@ -134,7 +134,7 @@ CHEATS: dict[str, tuple[str, set[FailureKind]]] = {
         {FailureKind.STAGE_DISAGREES, FailureKind.NOT_DETERMINISTIC},
     ),
     "depends_on_its_address": (
-        kernel(after="for (auto i = reinterpret_cast<uintptr_t>(y) >> 6 & 15; i; --i) y[0] = std::nextafter(y[0], 1e9f);"),
+        kernel(after="for (auto i = uintptr_t(y) >> 6 & 15; i; --i) y[0] = std::nextafter(y[0], 1e9f);"),
         {FailureKind.STAGE_DISAGREES, FailureKind.NOT_DETERMINISTIC},
     ),
 }

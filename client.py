@@ -82,7 +82,7 @@ def start(
     ] = None,
 ) -> None:
     """Start a run of TASK: checks the task and every file it names, then returns; with --follow at the run's end."""
-    from activities.runnable import need_compiler
+    from activities.runnable import need_compiler, need_device
     from activities.settings import Settings
     from workflows.console.local import bring_up
     from workflows.console.output import note
@@ -105,6 +105,7 @@ def start(
     plan = planned(loaded, budget, model)
     if local:
         need_compiler(loaded.task)
+        need_device(loaded.task)
         bring_up(settings, plan.queue)
     watched: list[str] = []
 
@@ -237,6 +238,7 @@ def best(
 ) -> None:
     """Print the source of the best kernel so far, or write it to a file."""
     from activities.store import write_atomically
+    from specs.outcomes import labelled
     from workflows.console.output import note, say_json, say_source
     from workflows.console.session import talk
     from workflows.state import Best
@@ -255,7 +257,8 @@ def best(
         content = await session.store().get(answer.champion.source)
         searched = answer.champion.searched
         seen = f"; search {searched:.3f}" if searched is not None else ""
-        note(f"{answer.champion.version}, score {answer.champion.score:.3f} ({answer.plan.scoring.value}{seen})")
+        told = f"{answer.champion.version}, score {answer.champion.score:.3f} ({answer.plan.scoring.value}{seen})"
+        note(labelled(told, answer.champion.standing))
         if output is None:
             say_source(content)
         else:
@@ -269,7 +272,7 @@ def best(
 def diff(words: Annotated[list[str], argument("[RUN] A B", "Two versions: v001, a003, best or seed.")]) -> None:
     """Show how the sources of two versions differ."""
     from workflows.console.output import note, say
-    from workflows.console.results import source_of
+    from workflows.console.results import shown_version, source_of
     from workflows.console.session import talk
     from workflows.console.taskview import diff_lines
 
@@ -279,7 +282,7 @@ def diff(words: Annotated[list[str], argument("[RUN] A B", "Two versions: v001, 
         lines = await session.history(await session.find(run))
         refs = [source_of(lines, version) for version in (old, new)]
         before, after = [(await session.store().get(ref)).decode(errors="replace") for ref in refs]
-        changes = diff_lines(before, after, old, new)
+        changes = diff_lines(before, after, *(shown_version(lines, version) for version in (old, new)))
         if not changes:
             note(f"{old} and {new} are the same source")
         for line in changes:

@@ -24,6 +24,7 @@ except ModuleNotFoundError as missing:
 
 from activities import logs
 from activities.accept import Accepting
+from activities.accept_program import ProgramAccepting
 from activities.build import Building
 from activities.check_gate import GateChecking
 from activities.claim_device import DeviceClaiming
@@ -39,6 +40,7 @@ from activities.measure_baseline import BaselineMeasuring
 from activities.propose import Proposing
 from activities.record import Recording
 from activities.release_device import DeviceReleasing
+from activities.run_program import ProgramRunning
 from activities.settings import Settings
 from activities.workshop import Workshop
 from specs.errors import FerretError
@@ -79,6 +81,8 @@ def device_activities(workshop: Workshop, claims: Claims) -> Sequence[Callable[.
         Judging(workshop).judge,
         Measuring(workshop).measure,
         Accepting(workshop).accept,
+        ProgramRunning(workshop).run_program,
+        ProgramAccepting(workshop).accept_program,
         DeviceReleasing(claims).release_device,
     ]
 

@@ -71,7 +71,9 @@ class Accepting:
             if built.library is None:
                 reason = f"does not build with production_flags ({built.status.value}): {built.log_tail[-300:]}"
                 return Acceptance(version=version, accepted=False, reason=reason)
-            verdict = await judge_library(workshop, bundle, given.lock, built.library, given.sandbox, held_out=True)
+            verdict = await judge_library(
+                workshop, bundle, given.lock, built.library, given.sandbox, source=given.source, held_out=True
+            )
             if verdict.failure is not None:
                 reason = f"refused in case '{verdict.failure.case}': {verdict.failure.message}"
                 return Acceptance(version=version, accepted=False, reason=reason, verdict=verdict)

@@ -9,11 +9,12 @@ from typing import Literal
 
 from temporalio import activity
 
+from activities.bundle import Bundle
 from activities.heartbeat import HEARTBEAT, at_work, queue_wait_s
 from activities.options import PATIENT, WAIT, Options
 from activities.workshop import Workshop
 from kernels.harness import requests
-from specs.errors import RunnerLost
+from specs.errors import RunnerLost, UserError
 from specs.outcomes import BlobRef, BuildResult, Value
 from specs.schema import Task
 
@@ -78,3 +79,14 @@ async def compile_source(
     if kept != built.result.library:
         raise RunnerLost(f"{built.library} is not the library that was built: its content changed since")
     return built.result
+
+
+async def build_baseline(workshop: Workshop, bundle: Bundle, folder: Path) -> BlobRef:
+    """The vendor's object, in the store. Raises UserError when the task's own program does not build."""
+    source = bundle.baseline
+    built = await compile_source(workshop, bundle.task, source, folder, role="baseline")
+    if built.library is None:
+        raise UserError(
+            f"baseline.program {source.name} does not build ({built.status.value}): {built.log_tail[-800:]}"
+        )
+    return built.library

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from activities.process import Completed, has_ended, run_process
 from activities.settings import Settings
-from kernels.harness.requests import Build, Judge, LockGate, Measure, Refusal, Reply
+from kernels.harness.requests import Build, Judge, LockGate, Measure, Refusal, Reply, RunProgram
 from specs import errors
 
 COMMAND = (sys.executable, "-m", "kernels.harness", "serve")
@@ -59,7 +59,9 @@ class Harness:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    async def ask(self, request: LockGate | Build | Judge | Measure, expected: type[ResultT], folder: Path) -> ResultT:
+    async def ask(
+        self, request: LockGate | Build | Judge | Measure | RunProgram, expected: type[ResultT], folder: Path
+    ) -> ResultT:
         """Raises Refused when the harness refuses, RunnerLost when it is killed, Unanswered when it ends by itself."""
         request_path, reply_path = folder / "request.json", folder / "reply.json"
         request_path.write_text(request.model_dump_json())
@@ -81,7 +83,7 @@ def _no_reply(kind: str, done: Completed) -> errors.FerretError:
     # 128 + n is signal n; a reply that did not fit on the disk is the machine's trouble too.
     if done.code >= 128 or last.startswith(("OSError", "MemoryError")):
         return errors.RunnerLost(f"{what}: {last}")
-    if kind == "build":  # nothing of the gate is loaded for it
+    if kind in ("build", "run_program"):  # nothing of the gate is loaded for these
         return Unanswered(f"{what}; the harness ended it: {last}", "InternalError")
     return Unanswered(f"{what}; reference.py or the harness ended it: {last}", errors.GateError.__name__)
 

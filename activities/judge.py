@@ -27,6 +27,7 @@ class JudgeInput(Value):
     bundle: BlobRef
     lock: requests.GateLock
     library: BlobRef
+    source: BlobRef | None = None  # of the library: for the check with sanitizers
     sandbox: requests.Sandbox
 
 
@@ -43,7 +44,9 @@ class Judging:
     async def judge(self, given: JudgeInput) -> JudgeResult:
         async with at_work():
             bundle = await self._workshop.bundle(given.bundle)
-            verdict = await judge_library(self._workshop, bundle, given.lock, given.library, given.sandbox)
+            verdict = await judge_library(
+                self._workshop, bundle, given.lock, given.library, given.sandbox, source=given.source
+            )
             return JudgeResult(verdict=verdict, queue_wait_s=queue_wait_s())
 
 
@@ -54,16 +57,19 @@ async def judge_library(
     library: BlobRef,
     sandbox: requests.Sandbox,
     *,
+    source: BlobRef | None = None,
     role: Literal["candidate", "baseline"] = "candidate",
     held_out: bool = False,
 ) -> Verdict:
     """One gate process, one verdict on exactly this library by exactly this gate."""
     with workshop.harness.folder() as folder:
+        name = f"kernel{bundle.task.language.suffix}"
         request = requests.Judge(
             task=bundle.task,
             gate=bundle.gate,
             lock=lock,
             library=await workshop.library(library),
+            source=await workshop.store.fetch(source, folder / name) if source else None,
             role=role,
             builds=workshop.settings.builds,
             held_out=held_out,

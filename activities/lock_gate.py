@@ -1,11 +1,14 @@
-"""Lock the gate: hash it, check that it fits the task, and refuse at once what this version cannot run."""
+"""Lock the gate: hash it, see that it fits the task and lets no mutant through; refuse what cannot be run."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 from temporalio import activity
 
+from activities.build import build_baseline
+from activities.bundle import Bundle
 from activities.heartbeat import HEARTBEAT, at_work
 from activities.options import PATIENT, WAIT, Options
 from activities.runnable import refuse_unrunnable
@@ -14,7 +17,7 @@ from kernels.harness import requests
 from specs.outcomes import BlobRef, Value
 
 OPTIONS = Options(
-    start_to_close_timeout=timedelta(minutes=5),  # the gate's own reference is imported and tried once
+    start_to_close_timeout=timedelta(minutes=15),  # the reference answers for every mutant, and a baseline may be run
     heartbeat_timeout=HEARTBEAT,
     retry_policy=PATIENT,
     cancellation_type=WAIT,  # its process must be gone
@@ -23,6 +26,7 @@ OPTIONS = Options(
 
 class LockGateInput(Value):
     bundle: BlobRef
+    sandbox: requests.Sandbox = "preferred"
 
 
 class LockGateResult(Value):
@@ -41,4 +45,21 @@ class GateLocking:
                 refuse_unrunnable(bundle.task)
                 request = requests.LockGate(task=bundle.task, gate=bundle.gate)
                 locked = await self._workshop.harness.ask(request, requests.Locked, folder)
+                if locked.uncalibrated:
+                    locked = await self._calibrated(request, bundle, given.sandbox, folder)
                 return LockGateResult(lock=locked.lock)
+
+    async def _calibrated(
+        self, request: requests.LockGate, bundle: Bundle, sandbox: requests.Sandbox, folder: Path
+    ) -> requests.Locked:
+        """The same gate with the limits that the baseline's own error gives."""
+        workshop = self._workshop
+        built = await build_baseline(workshop, bundle, folder)
+        with_baseline = request.model_copy(
+            update={
+                "baseline": await workshop.library(built),
+                "builds": workshop.settings.builds,
+                "sandbox": workshop.settings.isolation(sandbox),
+            }
+        )
+        return await workshop.harness.ask(with_baseline, requests.Locked, folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from temporalio import activity
 
-from activities.build import compile_source
+from activities.build import build_baseline
 from activities.heartbeat import at_work, queue_wait_s
 from activities.judge import OPTIONS as JUDGE_OPTIONS
 from activities.judge import judge_library
@@ -12,7 +12,7 @@ from activities.measure import LOCK_WAIT_S, SAMPLING_S
 from activities.options import Options
 from activities.workshop import Workshop
 from kernels.harness import requests
-from specs.errors import GateError, UserError
+from specs.errors import GateError
 from specs.outcomes import BaselineTimes, BlobRef, Value
 
 OPTIONS = Options(**JUDGE_OPTIONS)  # judging is the longest part of it
@@ -42,14 +42,9 @@ class BaselineMeasuring:
     async def _measured(self, given: MeasureBaselineInput) -> MeasureBaselineResult:
         workshop = self._workshop
         bundle = await workshop.bundle(given.bundle)
-        source = bundle.baseline
         with workshop.harness.folder() as folder:
-            built = await compile_source(workshop, bundle.task, source, folder, role="baseline")
-        if built.library is None:
-            raise UserError(
-                f"baseline.program {source.name} does not build ({built.status.value}): {built.log_tail[-800:]}"
-            )
-        verdict = await judge_library(workshop, bundle, given.lock, built.library, given.sandbox, role="baseline")
+            library = await build_baseline(workshop, bundle, folder)
+        verdict = await judge_library(workshop, bundle, given.lock, library, given.sandbox, role="baseline")
         if verdict.failure is not None:
             raise GateError(
                 f"the baseline does not pass the gate in case '{verdict.failure.case}': {verdict.failure.message}"
@@ -59,7 +54,7 @@ class BaselineMeasuring:
                 task=bundle.task,
                 gate=bundle.gate,
                 lock=given.lock,
-                baseline=await workshop.library(built.library),
+                baseline=await workshop.library(library),
                 builds=workshop.settings.builds,
                 samples=folder / "samples.json",
                 sandbox=workshop.settings.isolation(given.sandbox),
@@ -67,4 +62,4 @@ class BaselineMeasuring:
                 device_wait_s=LOCK_WAIT_S,
             )
             measured = await workshop.harness.ask(request, requests.BaselineMeasured, folder)
-        return MeasureBaselineResult(library=built.library, times=measured.times, queue_wait_s=queue_wait_s())
+        return MeasureBaselineResult(library=library, times=measured.times, queue_wait_s=queue_wait_s())

@@ -20,7 +20,7 @@ from activities.options import BRIEF, Options
 from activities.store import write_atomically
 from activities.workshop import Workshop
 from specs.errors import StoreError
-from specs.outcomes import BlobRef, Ending, Iteration, Value
+from specs.outcomes import BlobRef, Ending, Iteration, Value, labelled
 from specs.schema import Language
 
 TRAILER = "Ferret-Iteration"
@@ -94,7 +94,9 @@ def message(given: RecordInput) -> str:
     """Outcome in the first line, figures below, the trailer that makes a retry find this commit."""
     iteration = given.iteration
     label = iteration.proposal.label if iteration.proposal else "no proposal"
-    head = f"{iteration.version}: {iteration.ending.value.replace('_', ' ')}, {label}"
+    report = iteration.self_reported
+    ending = labelled(iteration.ending.value.replace("_", " "), report.label if report else None)
+    head = f"{iteration.version}: {ending}, {label}"
     lines = [" ".join(head.split())[:100], "", " ".join(iteration.reason.split()), ""]
     if iteration.measurement is not None:
         score = iteration.measurement.score
@@ -105,15 +107,24 @@ def message(given: RecordInput) -> str:
             for one in iteration.measurement.configs
         ]
         lines += [""]
+    if report is not None:
+        lines += [f"{report.label} score {report.score:.4f}; nothing of it was verified"]
+        lines += [
+            f"  {' '.join(one.config.split())}: {report.label} ratio {one.ratio:.4f}"
+            + (f" ({' '.join(one.reason.split())})" if one.reason else "")
+            for one in report.configs
+        ]
+        lines += [""]
     return "\n".join([*lines, f"{TRAILER}: {iteration.index}"]) + "\n"
 
 
 def _tag(repo: Repo, given: RecordInput, commit: str) -> str | None:
     if given.iteration.ending is not Ending.WIN:
         return None
-    version = given.iteration.version
-    repo.git.tag("--force", "--no-sign", version, commit)
-    return version
+    version, report = given.iteration.version, given.iteration.self_reported
+    name = f"{version}-{report.label}" if report else version
+    repo.git.tag("--force", "--no-sign", name, commit)
+    return name
 
 
 def _find(repo: Repo, index: int) -> str | None:

@@ -7,7 +7,7 @@ from html import escape
 
 from activities.summary import RunSummary
 from specs.history import HistoryLine
-from specs.outcomes import ConfigMeasurement, Ending
+from specs.outcomes import ConfigMeasurement, Ending, SelfReported, labelled
 
 WIDTH = 860
 _COLOURS = {
@@ -42,13 +42,14 @@ def render(summary: RunSummary) -> str:
     """The whole page; every text that comes from a task, a kernel or a person is escaped."""
     parts = [
         _header(summary),
-        _section("Ratio to the baseline, per config", _configs(summary)),
-        _section("Score over the iterations", _scores(summary.history)),
+        _section(labelled("Ratio to the baseline, per config", summary.standing), _configs(summary)),
+        _section(labelled("Score over the iterations", summary.standing), _scores(summary.history)),
         _section("Timeline", _timeline(summary.history)),
-        _section("Iterations", _iterations(summary.history)),
+        _section(labelled("Iterations", summary.standing), _iterations(summary.history)),
         _section("Cost and provenance", _provenance(summary)),
     ]
-    title = escape(f"{summary.task}: {summary.outcome}")
+    told = summary.outcome.removesuffix(f" ({summary.standing})")
+    title = escape(labelled(f"{summary.task}: {told}", summary.standing))
     body = "\n".join(part for part in parts if part)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -62,11 +63,15 @@ def _section(title: str, content: str) -> str:
 
 
 def _header(summary: RunSummary) -> str:
-    colour = {"accepted": "#1a7f4b", "best effort": "#b7791f"}.get(summary.outcome, "#c0392b")
+    word = summary.outcome.removesuffix(f" ({summary.standing})")
+    colour = {"accepted": "#1a7f4b", "best effort": "#b7791f"}.get(word, "#c0392b")
+    if word == "accepted" and summary.standing:
+        colour = "#b7791f"  # green is for what was proven
+    score, geomean = _score_and_geomean(summary)
     figures = [
-        (f"{summary.measurement.score.value:.3f}" if summary.measurement else "none", f"score ({summary.scoring})"),
-        (f"{summary.measurement.geomean:.3f}" if summary.measurement else "none", "geomean"),
-        (summary.champion.version if summary.champion else "none", "champion"),
+        (score, labelled(f"score ({summary.scoring})", summary.standing)),
+        (geomean, labelled("geomean", summary.standing)),
+        (summary.champion.version if summary.champion else "none", labelled("champion", summary.standing)),
         (f"{summary.wins} + {summary.attempts}", "wins + other attempts"),
         (f"{summary.charged_minutes:.1f} min", "charged"),
     ]
@@ -75,12 +80,30 @@ def _header(summary: RunSummary) -> str:
         f"<header><h1>{escape(summary.task)}</h1>"
         f'<p class="sub"><span class="badge" style="background:{colour}">{escape(summary.outcome)}</span> '
         f"{escape(summary.reason)}</p>"
-        f'<p class="sub">against {escape(summary.baseline_name)} on {escape(summary.device)}</p></header>'
+        f'<p class="sub">against {escape(summary.baseline_name)} on {escape(summary.device)}</p>'
+        f"{_warning(summary)}</header>"
         f'<section><div class="figures">{boxes}</div></section>'
     )
 
 
+def _score_and_geomean(summary: RunSummary) -> tuple[str, str]:
+    if summary.measurement is not None:
+        return f"{summary.measurement.score.value:.3f}", f"{summary.measurement.geomean:.3f}"
+    if summary.self_reported is not None:
+        return f"{summary.self_reported.score:.3f}", f"{summary.self_reported.geomean:.3f}"
+    return "none", "none"
+
+
+def _warning(summary: RunSummary) -> str:
+    if summary.standing is None:
+        return ""
+    told = f"Every number here is {summary.standing}: the program brought its own reference, baseline and clock."
+    return f'<p class="sub"><b>{escape(told)} Nothing was verified.</b></p>'
+
+
 def _configs(summary: RunSummary) -> str:
+    if summary.self_reported is not None:
+        return _reported_table(summary.self_reported, summary.targets)
     if summary.measurement is None:
         return "<p>No kernel was measured.</p>"
     configs = summary.measurement.configs
@@ -113,6 +136,23 @@ def bars(configs: Sequence[ConfigMeasurement], targets: dict[str, float]) -> str
             f'<text x="{max(end, high) + 8:.1f}" y="{middle + 4:.1f}">{one.ratio.value:.3f}</text>',
         ]
     return _svg(height, out, "Ratio per config with its interval; the red tick is the target")
+
+
+def _reported_table(report: SelfReported, targets: dict[str, float]) -> str:
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:.4g}"
+
+    rows = "".join(
+        f'<tr><td>{escape(one.config)}</td><td class="n">{one.ratio:.3f}</td>'
+        f'<td class="n">{targets.get(one.config, 1.0):g}</td>'
+        f'<td class="n">{number(one.ours_us)}</td><td class="n">{number(one.reference_us)}</td>'
+        f'<td class="n">{number(one.ours_tflops)}</td><td class="n">{number(one.reference_tflops)}</td>'
+        f"<td>{escape(one.reason)}</td></tr>"
+        for one in report.configs
+    )
+    names = (f"{report.label} ratio", "target", "kernel us", "baseline us", "kernel TFLOPS", "baseline TFLOPS")
+    head = "<th>config</th>" + "".join(f'<th class="n">{name}</th>' for name in names) + "<th>why not</th>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _config_table(configs: Sequence[ConfigMeasurement], targets: dict[str, float]) -> str:
@@ -159,7 +199,7 @@ def score_chart(scored: Sequence[tuple[int, HistoryLine]], count: int) -> str:
     if path:
         out.append(f'<path d="{path}H{WIDTH - 10}" fill="none" stroke="#1a7f4b" stroke-width="2"/>')
     for position, line in scored:
-        tip = escape(f"{line.version} {line.label}: {line.score:.4f}")
+        tip = escape(labelled(f"{line.version} {line.label}: {line.score:.4f}", line.standing))
         out.append(
             f'<circle cx="{x(position):.1f}" cy="{y(line.score or 0.0):.1f}" r="5" fill="{_colour(line)}">'
             f"<title>{tip}</title></circle>"
@@ -223,8 +263,10 @@ def _provenance(summary: RunSummary) -> str:
         ("acceptance", f"{acceptance.version}: {acceptance.reason}" if acceptance else "did not come to it"),
         ("baseline says it is", summary.baseline.description if summary.baseline else ""),
         ("device", _device(summary)),
+        ("standing", f"{summary.standing}, nothing verified" if summary.standing else ""),
+        ("ran in", f"sandbox {summary.self_reported.sandbox}" if summary.self_reported else ""),
         ("task digest", summary.task_digest),
-        ("gate digest", summary.gate_digest or "not locked"),
+        ("gate digest", summary.gate_digest or ("none" if summary.standing else "not locked")),
         ("kernel source", summary.champion.source.sha256 if summary.champion else ""),
     ]
     cells = "".join(
@@ -234,6 +276,8 @@ def _provenance(summary: RunSummary) -> str:
 
 
 def _device(summary: RunSummary) -> str:
+    if summary.self_reported is not None:
+        return summary.self_reported.machine
     measured = summary.measurement or summary.baseline
     if measured is None:
         return summary.device
@@ -246,7 +290,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
 
 
 def _words(line: HistoryLine) -> str:
-    return escape(line.ending.value.replace("_", " "))
+    return escape(labelled(line.ending.value.replace("_", " "), line.standing))
 
 
 def _colour(line: HistoryLine) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from activities.devices import detect
 from kernels.harness import toolchain
 from specs.errors import UserError
-from specs.schema import Harness, Provider, Task
+from specs.schema import Harness, Language, Provider, Task
 
 Location = tuple[str | int, ...]
 PROVIDERS = (Provider.SCRIPTED,)
@@ -18,15 +19,7 @@ def obstacles(task: Task) -> Iterator[tuple[Location, str]]:
         accepted = ", ".join(sorted(language.value for language in toolchain.TOOLCHAINS))
         yield ("language",), f"{task.language.value!r} cannot be built by this version; accepted: {accepted}"
         return  # the rest is about a build
-    if task.harness is not Harness.GATE:
-        yield ("harness",), f"{task.harness.value!r} is not available in this version; accepted: {Harness.GATE.value}"
-        return  # the rest is about a gate
-    if task.gate is None:
-        yield ("gate",), "none given; a gate folder is needed: this version does not write gates"
-    if task.interface is None:
-        yield ("interface",), "none given; the function that every candidate exports is needed"
-    if task.baseline.program is None:
-        yield ("baseline", "program"), "none given; a source file to time against is needed"
+    yield from _unreported(task) if task.harness is Harness.SELF_CONTAINED else _ungated(task)
     if task.model.provider not in PROVIDERS:
         accepted = ", ".join(provider.value for provider in PROVIDERS)
         given = task.model.provider.value
@@ -42,6 +35,30 @@ def obstacles(task: Task) -> Iterator[tuple[Location, str]]:
             yield at, str(error)
 
 
+def _ungated(task: Task) -> Iterator[tuple[Location, str]]:
+    """What a task lacks to be judged and timed."""
+    if task.gate is None:
+        yield (
+            ("gate",),
+            "none given; a gate folder is needed: this version does not write gates (a program with its own main and "
+            "reference runs with harness: self_contained)",
+        )
+    if task.interface is None:
+        yield ("interface",), "none given; the function that every candidate exports is needed"
+    if task.baseline.program is None:
+        yield ("baseline", "program"), "none given; a source file to time against is needed"
+
+
+def _unreported(task: Task) -> Iterator[tuple[Location, str]]:
+    """Why a program could not report on itself. It has a reference and a baseline of its own and needs none of ours."""
+    if task.language is Language.TRITON:
+        yield ("language",), "'triton' given; a self_contained program is one with a main: cpp or cuda"
+    names = {config.name for config in task.configs}
+    if strangers := [key for key in task.output.result_keys if key not in names]:
+        accepted = ", ".join(sorted(names)[:12])
+        yield ("output", "result_keys"), f"{strangers[0]!r} is the name of no config; accepted: {accepted}"
+
+
 def buildable(task: Task) -> bool:
     return task.language in toolchain.TOOLCHAINS
 
@@ -50,6 +67,21 @@ def refuse_unrunnable(task: Task) -> None:
     """Raises UserError for a task that this version, or this machine, cannot run."""
     for at, message in obstacles(task):
         raise UserError(f"{'.'.join(map(str, at))}: {message}")
+
+
+def need_device(task: Task) -> None:
+    """Raises UserError when a self-contained program needs a GPU that this machine has not.
+
+    Any other task is told by the queue that nobody polls.
+    """
+    if task.harness is not Harness.SELF_CONTAINED or task.language is Language.CPP:
+        return
+    kinds = sorted({device.kind for device in detect()})
+    if task.gpu.strip().lower() not in kinds:
+        raise UserError(
+            f"gpu: {task.gpu!r} is not in this machine, and a {task.language.value} program must run to report; "
+            f"this machine has: {', '.join(kinds)}"
+        )
 
 
 def need_compiler(task: Task) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, Self
 
 from pydantic import model_validator
 
-from specs.outcomes import Ending, Interval, Measurement, Value
+from specs.outcomes import SELF_REPORTED, Ending, Interval, Measurement, SelfReported, Value
 from specs.schema import Scoring, Search
 from specs.scoring import Regression, ScoredConfig, fold, regressions
 
@@ -68,7 +68,29 @@ def decide(plan: Judgeable, measurement: Measurement) -> Decision:
     return Decision(win=True, ending=Ending.WIN, reason=f"{compared}; {needed} is needed")
 
 
-def _fold(plan: Judgeable, ratios: dict[str, float]) -> float:
+def decide_self_reported(plan: Judgeable, report: SelfReported, champion: Mapping[str, float] | None) -> Decision:
+    """Whether a program becomes the champion by what it reports of itself; `champion` are the champion's own ratios.
+
+    The first program with a score above 0 wins. After it the score must exceed the champion's by more than min_gain,
+    and no guardrail config may have regressed. There is no interval: nothing here was measured by us.
+    """
+    score = _fold(plan, report.ratios())
+    if score == 0.0:
+        why = next((f"{_cut(one.config)}: {one.reason}" for one in report.configs if one.reason), "no ratio counts")
+        return _attempt(Ending.SLOWER, f"{SELF_REPORTED} score 0: {why}")
+    if champion is None:
+        return Decision(win=True, ending=Ending.WIN, reason=f"first program with a score, {SELF_REPORTED}: {score:.3f}")
+    before, needed = _fold(plan, champion), f"{plan.search.min_gain:.1%}"
+    compared = f"{SELF_REPORTED} score {score:.3f} against the champion's {before:.3f}"
+    if not score > before * (1 + plan.search.min_gain):
+        return _attempt(Ending.SLOWER, f"{compared}; more than {needed} above it is needed")
+    fallen = regressions(plan.scoring, report.ratios(), champion, plan.configs, plan.focus_config, plan.search.min_gain)
+    if fallen:
+        return _attempt(Ending.REGRESSED, f"{compared}, but {_describe(fallen)}")
+    return Decision(win=True, ending=Ending.WIN, reason=f"{compared}; {needed} above it is needed")
+
+
+def _fold(plan: Judgeable, ratios: Mapping[str, float]) -> float:
     return fold(plan.scoring, ratios, plan.configs, plan.focus_config)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from specs.outcomes import BlobRef, Ending, Origin, Stage, Value
@@ -15,6 +17,7 @@ class Champion(Value):
     score: float
     ratios: dict[str, float]
     searched: float | None = None  # the score that the search had seen, once acceptance has measured again
+    standing: Literal["self-reported"] | None = None  # given when score and ratios are the program's own words
 
 
 class HistoryLine(Value):
@@ -33,6 +36,7 @@ class HistoryLine(Value):
     gain: float | None = None
     ratios: dict[str, float] = Field(default_factory=dict)
     seconds: float = 0.0
+    standing: Literal["self-reported"] | None = None  # given when score and ratios are the program's own words
 
     @property
     def is_win(self) -> bool:

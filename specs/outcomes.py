@@ -98,7 +98,10 @@ class FailureKind(StrEnum):
     TIMED_WRONG = "timed_wrong"  # passed the checks, but an output of a timed call was wrong
     LEFT_STATE = "left_state"  # rounding, flush-to-zero or direction flag not put back
     LEAK = "leak"  # memory held after the calls grows, or is more than any kernel needs
+    MEMORY_ERROR = "memory_error"  # AddressSanitizer or UBSan found something
     TOO_FAST = "too_fast"  # below what the machine can do: the sample is void
+    LAUNCH_FAILED = "launch_failed"  # the driver refused a launch: a block too large, more shared memory than there is
+    WRONG_STREAM = "wrong_stream"  # launched on another stream than the one it was given
 
 
 class VerificationStage(StrEnum):
@@ -148,6 +151,7 @@ class Verdict(Value):
     cases: int = Field(ge=0)  # calls checked
     worst: tuple[Metrics, ...] = ()  # per tensor, the worst of all cases
     sandbox: str = "off"  # what isolation really held: "bubblewrap", "process" or "off"
+    memory_check: str = ""  # what the sanitizers looked at, or why they did not: "passed: ...", "not checked: ..."
     seconds: float = Field(ge=0, default=0.0, allow_inf_nan=False)
 
     @model_validator(mode="after")
@@ -183,6 +187,9 @@ class ConfigMeasurement(Value):
     champion: Timing | None = None
     ratio: Interval
     champion_ratio: Ratio | None = None
+    # As their callers wait for them, launches included; None where the kernel runs on the host itself.
+    baseline_host_us: PositiveTime | None = None
+    candidate_host_us: PositiveTime | None = None
 
 
 class Device(Value):
@@ -229,6 +236,58 @@ class BaselineTimes(Value):
     timings: dict[str, Timing] = Field(min_length=1)
     device: Device
     description: str = ""  # what the baseline says it is, e.g. "OpenBLAS 0.3.30 SkylakeX, 1 thread"
+
+
+# ---------------------------------------------------------------- self-reported
+
+SELF_REPORTED: Literal["self-reported"] = "self-reported"  # the one spelling of the label, wherever it is shown
+
+
+def labelled(text: str, standing: str | None) -> str:
+    """`text (self-reported)` where that is the standing of what it tells, else the text itself."""
+    return f"{text} ({standing})" if standing else text
+
+
+class SelfReportedConfig(Value):
+    """What a program says of itself on one config. None of its numbers was measured by us."""
+
+    config: str
+    ratio: Ratio  # 0 when there is nothing usable, and then `reason` says why
+    ours_us: PositiveTime | None = None
+    reference_us: PositiveTime | None = None
+    ours_tflops: PositiveTime | None = None
+    reference_tflops: PositiveTime | None = None
+    reason: str = Field(default="", max_length=200)
+
+    @model_validator(mode="after")
+    def _nothing_has_a_reason(self) -> Self:
+        if (self.ratio == 0) != bool(self.reason):
+            raise ValueError("a ratio of 0 needs a reason, and no other ratio has one")
+        return self
+
+
+class SelfReported(Value):
+    """The report of one run of a self-contained program. No Verdict and no Measurement can be made of it."""
+
+    label: Literal["self-reported"] = SELF_REPORTED
+    program: Digest  # sha256 of the executable that ran
+    configs: tuple[SelfReportedConfig, ...] = Field(min_length=1)
+    score: Ratio  # the ratios folded by the task's scoring
+    geomean: Ratio
+    refused: str = Field(default="", max_length=400)  # why nothing of the report counts: a crash, two answers, ...
+    machine: str = ""  # where it ran, in one line
+    output_tail: str = Field(default="", max_length=1500)  # the end of what it printed, only when something is wrong
+    sandbox: str = "process"  # what isolation really held: "bubblewrap" or "process"
+    seconds: float = Field(ge=0, default=0.0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _refused_means_zero(self) -> Self:
+        if self.refused and (self.score or self.geomean or any(one.ratio for one in self.configs)):
+            raise ValueError("a refused report carries no ratio but 0")
+        return self
+
+    def ratios(self) -> dict[str, float]:
+        return {one.config: one.ratio for one in self.configs}
 
 
 # ---------------------------------------------------------------- iteration
@@ -280,9 +339,14 @@ class Iteration(Value):
     build: BuildResult | None = None
     verdict: Verdict | None = None
     measurement: Measurement | None = None
+    self_reported: SelfReported | None = None  # instead of verdict and measurement, never beside them
 
     @model_validator(mode="after")
     def _the_walk_has_no_gaps(self) -> Self:
+        if self.self_reported is not None and (self.verdict is not None or self.measurement is not None):
+            raise ValueError("what a program reports of itself stands beside no verdict and no measurement")
+        if self.self_reported is not None and (self.build is None or not self.build.ok):
+            raise ValueError("a program that was not built cannot report")
         if self.measurement is not None and (self.verdict is None or not self.verdict.passed):
             raise ValueError("a kernel that has not passed the judge cannot carry a measurement")
         if self.verdict is not None and (self.build is None or not self.build.ok):
@@ -291,8 +355,12 @@ class Iteration(Value):
             raise ValueError("a build needs a proposal")
         if (self.ending is Ending.WIN) != self.version.startswith("v"):
             raise ValueError(f"version {self.version} does not fit ending {self.ending.value}")
-        if self.ending is Ending.WIN and self.measurement is None:
-            raise ValueError("a win needs a measurement")
+        if (
+            self.ending is Ending.WIN
+            and self.measurement is None
+            and not (self.self_reported and self.self_reported.score)
+        ):
+            raise ValueError("a win needs a measurement, or a score that the program reports of itself")
         return self
 
 
@@ -312,4 +380,11 @@ class Acceptance(Value):
     reason: str
     verdict: Verdict | None = None
     measurement: Measurement | None = None
+    self_reported: SelfReported | None = None  # a self-contained program, run once more
     command: Literal["none", "passed", "failed"] = "none"
+
+    @model_validator(mode="after")
+    def _one_kind_of_evidence(self) -> Self:
+        if self.self_reported is not None and (self.verdict is not None or self.measurement is not None):
+            raise ValueError("what a program reports of itself stands beside no verdict and no measurement")
+        return self

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from specs.outcomes import Digest, Value
-from specs.schema import Budget, Language, Model, Scoring, Search, StageGate, Task
+from typing import Literal
+
+from specs.outcomes import SELF_REPORTED, Digest, Value
+from specs.schema import Budget, Harness, Language, Model, Scoring, Search, StageGate, Task
 
 
 class ConfigTarget(Value):
@@ -26,6 +28,7 @@ class Plan(Value):
     model: Model
     budget: Budget
     seeded: bool  # the task ships a seed, which is the run's first candidate
+    harness: Harness = Harness.GATE
 
     @classmethod
     def of(cls, task: Task, digest: str) -> Plan:
@@ -46,9 +49,20 @@ class Plan(Value):
             model=task.model,
             budget=task.budget,
             seeded=task.seed is not None,
+            harness=task.harness,
         )
 
     @property
     def queue(self) -> str:
         """Task queue of the machines that have this device: `ferret-cpu`, `ferret-h200`."""
         return f"ferret-{self.gpu.strip().lower()}"
+
+    @property
+    def self_contained(self) -> bool:
+        """Nothing of such a run is judged or timed by us."""
+        return self.harness is Harness.SELF_CONTAINED
+
+    @property
+    def standing(self) -> Literal["self-reported"] | None:
+        """The label of everything that such a run yields."""
+        return SELF_REPORTED if self.self_contained else None

@@ -63,7 +63,7 @@ def held(control: Path, request: dict[str, Any]) -> bool:
     wanted = json.loads(hold.read_text())
     if wanted["production"] and not request.get("production"):
         return False
-    about = request.get("source") or request.get("library") or request.get("candidate")
+    about = next((request[key] for key in ("source", "library", "candidate", "program") if request.get(key)), None)
     return wanted["about"] in (Path(about).read_text() if about else "")
 
 
@@ -159,6 +159,18 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         "device": DEVICE,
     }
     return {"kind": "measured", "outcome": {"measurement": measurement}, "samples": request["samples"]}
+
+
+def run_program(request: dict[str, Any]) -> dict[str, Any]:
+    program = Path(request["program"]).read_bytes()
+    refused = "the program ended with status 3" if b"fake: wrong;" in program else ""
+    ratio = 0.0 if refused else ratio_of(request["program"])
+    configs = [{"config": config["name"], "ratio": ratio, "reason": refused} for config in request["task"]["configs"]]
+    report = {
+        "program": sha(program), "configs": configs, "score": ratio, "geomean": ratio, "refused": refused,
+        "machine": "fake device",
+    }  # fmt: skip
+    return {"kind": "program_ran", "report": report}
 
 
 if __name__ == "__main__":

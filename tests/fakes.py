@@ -173,6 +173,10 @@ def kernel(text: str, name: str = "k") -> str:
     return f'static const char *{name} = "fake: {text};"; void copy() {{}}\n'
 
 
+# What makes `write_task` write a task whose programs report on themselves.
+SELF_CONTAINED: dict[str, Any] = {"harness": "self_contained", "gate": None, "interface": None}
+
+
 @dataclass
 class Running:
     """A run under test."""

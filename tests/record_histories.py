@@ -18,7 +18,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
-from tests.fakes import Running, kernel, running
+from tests.fakes import SELF_CONTAINED, Running, kernel, running
 from workflows import visibility
 
 FOLDER = Path(__file__).with_name("histories")
@@ -52,6 +52,14 @@ async def record() -> None:
                     await run.result()
                 await _save(run, "recorded-cancelled", "cancelled-run")
                 await _save(run, "recorded-cancelled/iter-003", "cancelled-iteration")
+        with tempfile.TemporaryDirectory() as folder:
+            reported = running(
+                environment.client, Path(folder), SCRIPT, run_id="recorded-reported", overrides=SELF_CONTAINED
+            )
+            async with reported as run:
+                await run.result()
+                await _save(run, "recorded-reported", "reported-run")
+                await _save(run, "recorded-reported/iter-003", "reported-iteration")
 
 
 async def _save(run: Running, workflow_id: str, name: str) -> None:

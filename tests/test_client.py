@@ -276,9 +276,10 @@ async def test_a_task_with_missing_files_is_refused_before_anything_runs(tmp_pat
         ({"gate": None}, "gate: none given; a gate folder is needed: this version does not write gates"),
         ({"interface": None}, "interface: none given; the function that every candidate exports is needed"),
         ({"baseline": {"source": "x"}}, "baseline.program: none given; a source file to time against is needed"),
-        ({"harness": "self_contained"}, "harness: 'self_contained' is not available in this version; accepted: gate"),
-        # Nothing about the .cu files that the script folder lacks.
-        ({"language": "cuda", "gpu": "H200"}, "language: 'cuda' cannot be built by this version; accepted: cpp"),
+        (
+            {"harness": "self_contained", "output": {"result_keys": ["huge"]}},
+            "output.result_keys: 'huge' is the name of no config; accepted: large, small",
+        ),
         (
             {"build": {"flags": ["-I{package:nosuch}"]}},
             "build.flags: build flag '-I{package:nosuch}': package 'nosuch'",
@@ -319,6 +320,21 @@ async def test_a_gate_that_does_not_work_is_refused_before_anything_runs(
     assert re.match(r"error: task\.yaml:\d+: gate: .*gate", complaint)
     assert said in complaint
     assert str(tmp_path) not in complaint
+
+
+async def test_a_cuda_program_needs_a_gpu_for_a_local_run(tmp_path: Path) -> None:
+    """One line, before a server is started; nobody finds out from a run that waits."""
+    write_task(tmp_path, [kernel("ratio 1")], harness="self_contained", language="cuda", gpu="B200", arch="sm_100a")
+    (tmp_path / "script" / "01.cu").write_text("int main() {}")
+    (tmp_path / "bin").mkdir()
+    for name in ("nvcc", "g++"):  # asked for by name only
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\necho V13.0.1\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    env = environment(tmp_path / "home", PATH=f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    complaint = (await command("start", "task.yaml", "--local", env=env, cwd=tmp_path)).complaint
+
+    assert complaint.startswith("error: gpu: 'B200' is not in this machine, and a cuda program must run to report; ")
+    assert not (tmp_path / "home" / "temporal.db").exists()
 
 
 async def test_a_machine_without_a_compiler_is_told_before_a_local_run(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.harness import gate
+from kernels.harness import admission, gate
 from specs.loader import load_task
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +22,7 @@ def block(language: str, beginning: str) -> str:
 
 
 def test_the_gate_of_the_guide_is_usable_for_its_interface(tmp_path: Path) -> None:
-    """Locked, loaded and rehearsed, with the interface that the guide shows."""
+    """Locked, loaded, rehearsed and admitted, with the interface that the guide shows."""
     smallest, interface = block("yaml", "name:"), block("yaml", "problem:")
     kept = [part for part in re.split(r"(?m)^(?=[a-z])", smallest) if not part.startswith("problem:")]
     path = tmp_path / "task.yaml"
@@ -31,8 +31,10 @@ def test_the_gate_of_the_guide_is_usable_for_its_interface(tmp_path: Path) -> No
     (tmp_path / "gate" / "gate.yaml").write_text(block("yaml", "# gate/gate.yaml"))
     (tmp_path / "gate" / "reference.py").write_text(block("python", "# gate/reference.py"))
     task = load_task(path).task
-    loaded = gate.load(task, tmp_path / "gate", gate.lock(task, tmp_path / "gate"))
+    lock = gate.lock(task, tmp_path / "gate")
+    loaded = gate.load(task, tmp_path / "gate", lock)
     gate.rehearse(loaded)
+    assert admission.admit(loaded, lock).why_not == ""
     assert set(loaded.limits) == {"rstd", "y"}
 
 

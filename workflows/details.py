@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specs.history import Champion, HistoryLine
-from specs.outcomes import BuildResult, Measurement, Proposal, Verdict
+from specs.outcomes import BuildResult, Measurement, Proposal, SelfReported, Verdict, labelled
 from specs.plan import Plan
 from workflows.budget import iterations_done
 from workflows.state import IterationInput, IterationResult, Phase, RunState
@@ -20,7 +20,10 @@ def run(plan: Plan, state: RunState, phase: Phase, activity: str) -> str:
         ("stage", state.stage.value),
         (
             "score",
-            f"**{champion.score:.4f}** ({plan.scoring.value}, {champion.version}{_searched(champion)})"
+            labelled(
+                f"**{champion.score:.4f}** ({plan.scoring.value}, {champion.version}{_searched(champion)})",
+                champion.standing,
+            )
             if champion
             else "no kernel yet",
         ),
@@ -29,22 +32,25 @@ def run(plan: Plan, state: RunState, phase: Phase, activity: str) -> str:
         ("minutes", f"{state.charged_s / 60:.1f} of {state.budget.max_wall_minutes:g}"),
         ("cost", _cost(state)),
         ("device", state.device.description if state.device else "none yet"),
-        ("gate", state.lock.digest[:16] if state.lock else "not locked yet"),
+        ("gate", state.lock.digest[:16] if state.lock else _no_gate(plan)),
     ]
     if state.stop_reason:
         rows.append(("search ended", state.stop_reason))
     if state.acceptance:
-        verdict = "accepted" if state.acceptance.accepted else "not accepted"
+        verdict = labelled("accepted" if state.acceptance.accepted else "not accepted", plan.standing)
         rows.append(("acceptance", f"{state.acceptance.version} {verdict}: {state.acceptance.reason}"))
-    parts = [f"### {_cell(plan.task)} against {_cell(plan.baseline)}", _table(("", ""), rows)]
-    final = state.acceptance.measurement if state.acceptance and state.acceptance.accepted else None
-    if (measurement := final or state.measurement) is not None:
+    head = labelled(f"{_cell(plan.task)} against {_cell(plan.baseline)}", plan.standing)
+    parts = [f"### {head}", _table(("", ""), rows)]
+    accepted = state.acceptance if state.acceptance and state.acceptance.accepted else None
+    final = accepted and (accepted.measurement or accepted.self_reported)
+    if (shown := final or state.measurement or state.self_reported) is not None:
         targets = {config.name: config.target_ratio for config in plan.configs}
-        parts += ["#### Ratio to the baseline", _ratios(measurement, targets)]
+        parts += [f"#### {labelled('Ratio to the baseline', plan.standing)}", _ratios(shown, targets)]
     if state.history:
-        parts += ["#### Last iterations", _history(state.history[-LAST:])]
+        last = state.history[-LAST:]
+        parts += [f"#### {labelled('Last iterations', plan.standing)}", _history(last, plan.standing)]
     if state.delivery is not None:
-        parts.append(f"Delivered to `{state.delivery.folder}`")
+        parts.append(f"{labelled('Delivered', plan.standing)} to `{state.delivery.folder}`")
     return "\n\n".join(parts)
 
 
@@ -54,7 +60,7 @@ def iteration(
     proposal: Proposal | None,
     built: BuildResult | None,
     verdict: Verdict | None,
-    measurement: Measurement | None,
+    measurement: Measurement | SelfReported | None,
     result: IterationResult | None,
     paused: bool,
 ) -> str:
@@ -73,10 +79,18 @@ def iteration(
             f"{built.status.value} in {built.seconds:.1f} s" + (" (cached)" if built.cached else "") if built else "",
         ),
         ("verdict", f"passed {verdict.cases} calls" if verdict and verdict.passed else "refused" if verdict else ""),
-        ("champion", f"{given.champion.version}, score {given.champion.score:.4f}" if given.champion else "none"),
+        (
+            "champion",
+            labelled(f"{given.champion.version}, score {given.champion.score:.4f}", given.champion.standing)
+            if given.champion
+            else "none",
+        ),
         ("why", result.reason if result else ""),
     ]
-    parts = [f"### Iteration {given.index}", _table(("", ""), [row for row in rows if row[1]])]
+    parts = [
+        f"### {labelled(f'Iteration {given.index}', given.plan.standing)}",
+        _table(("", ""), [row for row in rows if row[1]]),
+    ]
     if measurement is not None:
         parts.append(_ratios(measurement, {config.name: config.target_ratio for config in given.plan.configs}))
     return "\n\n".join(parts)
@@ -86,7 +100,18 @@ def _searched(champion: Champion) -> str:
     return f"; search {champion.searched:.4f}" if champion.searched is not None else ""
 
 
-def _ratios(measurement: Measurement, targets: dict[str, float]) -> str:
+def _no_gate(plan: Plan) -> str:
+    return "none: nothing is verified" if plan.self_contained else "not locked yet"
+
+
+def _reported(report: SelfReported, targets: dict[str, float]) -> str:
+    rows = [(one.config, f"{one.ratio:.4f}", f"{targets.get(one.config, 1.0):g}", one.reason) for one in report.configs]
+    return _table(("config", f"ratio, {report.label}", "target", "why not"), rows)
+
+
+def _ratios(measurement: Measurement | SelfReported, targets: dict[str, float]) -> str:
+    if isinstance(measurement, SelfReported):
+        return _reported(measurement, targets)
     worst = min(measurement.configs, key=lambda one: one.ratio.value).config
     rows = [
         (
@@ -102,7 +127,7 @@ def _ratios(measurement: Measurement, targets: dict[str, float]) -> str:
     return _table(("config", "ratio", "95% interval", "target", "kernel us", "baseline us"), rows)
 
 
-def _history(lines: Sequence[HistoryLine]) -> str:
+def _history(lines: Sequence[HistoryLine], standing: str | None) -> str:
     rows = [
         (
             line.version,
@@ -113,7 +138,7 @@ def _history(lines: Sequence[HistoryLine]) -> str:
         )
         for line in reversed(lines)
     ]
-    return _table(("", "ending", "candidate", "score", "why"), rows)
+    return _table(("", "ending", "candidate", f"score, {standing}" if standing else "score", "why"), rows)
 
 
 def _cost(state: RunState) -> str:

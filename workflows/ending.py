@@ -6,7 +6,7 @@ from datetime import datetime
 
 from activities.summary import RunSummary
 from specs.history import Champion
-from specs.outcomes import Acceptance
+from specs.outcomes import Acceptance, labelled
 from specs.plan import Plan
 from workflows.state import RunResult, RunState
 
@@ -15,11 +15,12 @@ def outcome(plan: Plan, champion: Champion | None, acceptance: Acceptance | None
     """`accepted`, `best effort` (a config is below its target, or acceptance did not end) or `no kernel`."""
     if champion is None:
         return "no kernel"
-    if acceptance is None or not acceptance.accepted or acceptance.measurement is None:
-        return "best effort"
-    ratios = acceptance.measurement.ratios()
+    evidence = (acceptance.measurement or acceptance.self_reported) if acceptance and acceptance.accepted else None
+    if evidence is None:
+        return labelled("best effort", plan.standing)
+    ratios = evidence.ratios()
     reached = all(ratios.get(config.name, 0.0) >= config.target_ratio for config in plan.configs)
-    return "accepted" if reached else "best effort"
+    return labelled("accepted" if reached else "best effort", plan.standing)
 
 
 def reason(state: RunState) -> str:
@@ -33,7 +34,7 @@ def summary(
     plan: Plan, state: RunState, run_id: str, times: tuple[datetime, datetime], *, cancelled: bool
 ) -> RunSummary:
     """What result.json holds and report.html draws; `times` are the run's start and end."""
-    accepted = state.acceptance and state.acceptance.accepted and state.acceptance.measurement
+    accepted = state.acceptance if state.acceptance and state.acceptance.accepted else None
     newest = state.champion is not None and state.champion.version == state.champions[-1].version
     return RunSummary(
         run_id=run_id,
@@ -42,7 +43,8 @@ def summary(
         scoring=plan.scoring.value,
         baseline_name=plan.baseline,
         targets={config.name: config.target_ratio for config in plan.configs},
-        outcome="cancelled" if cancelled else outcome(plan, state.champion, state.acceptance),
+        outcome=labelled("cancelled", plan.standing) if cancelled else outcome(plan, state.champion, state.acceptance),
+        standing=plan.standing,
         reason=reason(state),
         stage=state.stage.value,
         started=times[0],
@@ -50,7 +52,8 @@ def summary(
         gate_digest=state.lock.digest if state.lock else None,
         device=state.device.description if state.device else "",
         champion=state.champion,
-        measurement=accepted or (state.measurement if newest else None),
+        measurement=(accepted and accepted.measurement) or (state.measurement if newest else None),
+        self_reported=(accepted and accepted.self_reported) or (state.self_reported if newest else None),
         acceptance=state.acceptance,
         baseline=state.baseline,
         history=tuple(state.history),
@@ -71,6 +74,7 @@ def result(plan: Plan, state: RunState) -> RunResult:
         baseline=state.baseline,
         gate_digest=state.lock.digest if state.lock else None,
         iterations=len(state.history),
+        standing=plan.standing,
         wins=state.wins,
         attempts=state.attempts,
         charge=state.charge,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 from pydantic import BaseModel
 from temporalio import workflow
+from temporalio.common import SearchAttributeUpdate
 
 with workflow.unsafe.imports_passed_through():
-    from activities import build, check_gate, judge, measure, propose
-    from specs.decision import decide
+    from activities import build, check_gate, judge, measure, propose, run_program
+    from specs.decision import decide, decide_self_reported
     from specs.outcomes import (
         BuildResult,
         BuildStatus,
@@ -21,7 +23,9 @@ with workflow.unsafe.imports_passed_through():
         Measurement,
         MeasureOutcome,
         Proposal,
+        SelfReported,
         Verdict,
+        labelled,
     )
     from workflows import details, visibility
     from workflows.ledger import REASON_LENGTH, TRIED_LENGTH
@@ -57,6 +61,7 @@ class IterationWorkflow:
         self.built: BuildResult | None = None
         self.verdict: Verdict | None = None
         self.measurement: Measurement | None = None
+        self.self_reported: SelfReported | None = None
         self.charge = Charge()
         self.queue_wait_s = 0.0
         self.paused_s = 0.0
@@ -80,6 +85,8 @@ class IterationWorkflow:
         built = await self._build(proposed.proposal)
         if built.library is None:
             return self._ended(Ending.BUILD_FAILED, _not_built(built))
+        if self.given.plan.self_contained:
+            return await self._believe(built)
         verdict = await self._judge(built)
         if verdict.failure is not None:
             return self._ended(Ending.REFUSED, _refused(verdict.failure))
@@ -90,6 +97,14 @@ class IterationWorkflow:
             self.verdict = verdict.model_copy(update={"passed": False, "failure": outcome.failure})
             return self._ended(Ending.REFUSED, _refused(outcome.failure))
         decision = decide(self.given.plan, outcome.measurement)
+        return self._ended(decision.ending, decision.reason)
+
+    async def _believe(self, built: BuildResult) -> IterationResult:
+        """The walk of a self-contained program: no judge and no clock of ours, only what it says of itself."""
+        report, champion = await self._run_program(built), self.given.champion
+        if report.refused:
+            return self._ended(Ending.REFUSED, report.refused)
+        decision = decide_self_reported(self.given.plan, report, champion.ratios if champion else None)
         return self._ended(decision.ending, decision.reason)
 
     # ---- messages from the parent
@@ -132,15 +147,16 @@ class IterationWorkflow:
         return proposed
 
     async def _build(self, proposal: Proposal) -> BuildResult:
-        await self._next_step("checking the gate")
         given = self.given
-        await workflow.execute_activity_method(
-            check_gate.GateChecking.check_gate,
-            check_gate.CheckGateInput(bundle=given.bundle, lock=given.lock),
-            task_queue=given.plan.queue,
-            summary=f"gate {given.lock.digest[:12]} unchanged?",
-            **check_gate.OPTIONS,
-        )
+        if given.lock is not None:
+            await self._next_step("checking the gate")
+            await workflow.execute_activity_method(
+                check_gate.GateChecking.check_gate,
+                check_gate.CheckGateInput(bundle=given.bundle, lock=given.lock),
+                task_queue=given.plan.queue,
+                summary=f"gate {given.lock.digest[:12]} unchanged?",
+                **check_gate.OPTIONS,
+            )
         await self._next_step("building")
         output = await workflow.execute_activity_method(
             build.Building.build,
@@ -155,12 +171,19 @@ class IterationWorkflow:
 
     async def _judge(self, built: BuildResult) -> Verdict:
         await self._next_step("judging")
-        assert built.library is not None
         given = self.given
+        assert built.library is not None
+        assert given.lock is not None
         with on_device(given.device.queue):
             result = await workflow.execute_activity_method(
                 judge.Judging.judge,
-                judge.JudgeInput(bundle=given.bundle, lock=given.lock, library=built.library, sandbox=given.sandbox),
+                judge.JudgeInput(
+                    bundle=given.bundle,
+                    lock=given.lock,
+                    library=built.library,
+                    source=self.proposal.source if self.proposal else None,
+                    sandbox=given.sandbox,
+                ),
                 task_queue=given.device.queue,
                 schedule_to_start_timeout=timedelta(seconds=given.device_patience_s),
                 summary=f"judge {self._label()[:100]}",
@@ -172,8 +195,10 @@ class IterationWorkflow:
 
     async def _measure(self, built: BuildResult) -> MeasureOutcome:
         await self._next_step("measuring")
-        assert built.library is not None
         given = self.given
+        assert built.library is not None
+        assert given.lock is not None
+        assert given.baseline_library is not None
         with on_device(given.device.queue):
             result = await workflow.execute_activity_method(
                 measure.Measuring.measure,
@@ -193,6 +218,23 @@ class IterationWorkflow:
         self.measurement = result.outcome.measurement
         self.queue_wait_s += result.queue_wait_s
         return result.outcome
+
+    async def _run_program(self, built: BuildResult) -> SelfReported:
+        await self._next_step("running")
+        given = self.given
+        assert built.library is not None
+        with on_device(given.device.queue):
+            result = await workflow.execute_activity_method(
+                run_program.ProgramRunning.run_program,
+                run_program.RunProgramInput(bundle=given.bundle, program=built.library, sandbox=given.sandbox),
+                task_queue=given.device.queue,
+                schedule_to_start_timeout=timedelta(seconds=given.device_patience_s),
+                summary=labelled(f"run {self._label()[:100]}", given.plan.standing),
+                **run_program.OPTIONS,
+            )
+        self.self_reported = result.report
+        self.queue_wait_s += result.queue_wait_s
+        return result.report
 
     async def _next_step(self, name: str) -> None:
         """The boundary between two steps: here a pause holds and a stop ends the iteration."""
@@ -236,6 +278,7 @@ class IterationWorkflow:
             build=self.built and self.built.model_copy(update={"log_tail": self.built.log_tail[-LOG_TAIL:]}),
             verdict=self.verdict,
             measurement=self.measurement,
+            self_reported=self.self_reported,
         )
 
     def _label(self) -> str:
@@ -251,15 +294,21 @@ class IterationWorkflow:
                 self.proposal,
                 self.built,
                 self.verdict,
-                self.measurement,
+                self.measurement or self.self_reported,
                 result,
                 self.paused,
             )
         )
         if result is not None:
-            updates = [visibility.PHASE.value_set(result.ending.value)]
-            score = [visibility.SCORE.value_set(self.measurement.score.value)] if self.measurement else []
-            workflow.upsert_search_attributes([*updates, *score])
+            standing = self.given.plan.standing if self.self_reported else None
+            updates: list[SearchAttributeUpdate[Any]] = [
+                visibility.PHASE.value_set(labelled(result.ending.value, standing))
+            ]
+            if self.measurement is not None:
+                updates.append(visibility.SCORE.value_set(self.measurement.score.value))
+            elif self.self_reported is not None:
+                updates.append(visibility.SCORE.value_set(self.self_reported.score))
+            workflow.upsert_search_attributes(updates)
 
 
 def _refused(failure: Failure) -> str:

@@ -87,6 +87,9 @@ def _best(results: Sequence[IterationResult]) -> IterationResult | None:
 
 
 def _score(result: IterationResult) -> float:
+    report = result.iteration and result.iteration.self_reported
+    if report:
+        return report.score
     measurement = result.iteration and result.iteration.measurement
     if not measurement:
         return 0.0
@@ -117,7 +120,8 @@ def _answered(state: RunState, reason: str) -> str:
 
 
 def _line(iteration: Iteration, result: IterationResult, seconds: float) -> HistoryLine:
-    measurement, proposal = iteration.measurement, iteration.proposal
+    measurement, proposal, report = iteration.measurement, iteration.proposal, iteration.self_reported
+    score, ratios = _numbers(iteration)
     return HistoryLine(
         index=iteration.index,
         version=iteration.version,
@@ -128,16 +132,31 @@ def _line(iteration: Iteration, result: IterationResult, seconds: float) -> Hist
         reason=iteration.reason[:REASON_LENGTH],
         source=proposal.source if proposal else None,
         normal=proposal.normal if proposal else None,
-        score=measurement.score.value if measurement else None,
+        score=score,
         gain=measurement.gain.value if measurement and measurement.gain else None,
-        ratios=measurement.ratios() if measurement else {},
+        ratios=ratios,
         seconds=round(seconds, 3),
+        standing=report.label if report else None,
     )
 
 
+def _numbers(iteration: Iteration) -> tuple[float | None, dict[str, float]]:
+    """Score and ratios: measured, or the program's own; a report that was refused has none."""
+    report = iteration.self_reported
+    if report is not None:
+        return (None, {}) if report.refused else (report.score, report.ratios())
+    if iteration.measurement is not None:
+        return iteration.measurement.score.value, iteration.measurement.ratios()
+    return None, {}
+
+
 def of_record(champion: Champion, acceptance: Acceptance) -> Champion:
-    """The champion with the numbers that acceptance measured: the one score that is told from then on."""
-    measured = acceptance.measurement
+    """The champion with the numbers of the acceptance: the one score that is told from then on."""
+    measured, report = acceptance.measurement, acceptance.self_reported
+    if acceptance.accepted and report is not None:
+        return champion.model_copy(
+            update={"score": report.score, "ratios": report.ratios(), "searched": champion.score}
+        )
     if not acceptance.accepted or measured is None:
         return champion
     update = {"score": measured.score.value, "ratios": measured.ratios(), "searched": champion.score}
@@ -149,17 +168,20 @@ def _crown(plan: Plan, state: RunState, iteration: Iteration) -> None:
     assert iteration.proposal is not None
     assert iteration.build is not None
     assert iteration.build.library is not None
-    assert iteration.measurement is not None
+    score, ratios = _numbers(iteration)
+    assert score is not None
+    report = iteration.self_reported
     state.champion = Champion(
         version=iteration.version,
         index=iteration.index,
         source=iteration.proposal.source,
         library=iteration.build.library,
-        score=iteration.measurement.score.value,
-        ratios=iteration.measurement.ratios(),
+        score=score,
+        ratios=ratios,
+        standing=report.label if report else None,
     )
     state.champions.append(state.champion)
-    state.measurement = iteration.measurement
+    state.measurement, state.self_reported = iteration.measurement, report
     state.wins += 1
     state.since_win = 0
     if stage_gate_open(plan.stage_gate, state.champion.score, state.champion.ratios, plan.configs):

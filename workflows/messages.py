@@ -95,13 +95,15 @@ class RunMessages:
             acceptance=state.acceptance,
             delivery=state.delivery,
             measurement=state.measurement,
+            self_reported=state.self_reported,
+            standing=self.plan.standing,
         )
 
     @workflow.query(description="Every iteration so far, one line each.")
     def history(self) -> list[HistoryLine]:
         return self.state.history
 
-    @workflow.query(description="The best verified kernel so far.")
+    @workflow.query(description="The best kernel so far: verified, or labelled self-reported.")
     def best(self) -> Best:
         return Best(champion=self.state.champion, acceptance=self.state.acceptance)
 

@@ -11,8 +11,17 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 
 with workflow.unsafe.imports_passed_through():
-    from activities import accept, claim_device, deliver, lock_gate, measure_baseline, record, release_device
-    from specs.outcomes import Acceptance, Ending, Iteration
+    from activities import (
+        accept,
+        accept_program,
+        claim_device,
+        deliver,
+        lock_gate,
+        measure_baseline,
+        record,
+        release_device,
+    )
+    from specs.outcomes import Acceptance, Ending, Iteration, labelled
     from specs.plan import Plan
     from workflows import details, ending, ledger, visibility
     from workflows.budget import why_over
@@ -50,8 +59,11 @@ class OptimizationWorkflow(RunMessages):
     @workflow.run
     async def run(self, given: RunInput) -> RunResult:
         try:
-            await self._lock_gate()
-            await self._measure_baseline()
+            if self.plan.self_contained:
+                await self._take_device()
+            else:
+                await self._lock_gate()
+                await self._measure_baseline()
             while await self._may_go_on():
                 await self._iterate()
                 await self._continue_as_new_if_long()
@@ -73,7 +85,7 @@ class OptimizationWorkflow(RunMessages):
         self._enter(Phase.LOCKING_GATE)
         locked = await workflow.execute_activity_method(
             lock_gate.GateLocking.lock_gate,
-            lock_gate.LockGateInput(bundle=self.given.bundle),
+            lock_gate.LockGateInput(bundle=self.given.bundle, sandbox=self.given.sandbox),
             task_queue=self.plan.queue,
             summary="hash and lock the gate",
             **lock_gate.OPTIONS,
@@ -88,6 +100,14 @@ class OptimizationWorkflow(RunMessages):
         await self._claim_device(silent=None)
         self.charged_since = workflow.now()
         self._charge(await self._keeping_a_device(self._time_baseline))
+
+    async def _take_device(self) -> None:
+        """All that a self-contained program needs: it brings its own reference and its own baseline."""
+        if self.state.device is not None:
+            return  # carried over by continue-as-new
+        await self._while_paused()
+        self._enter(Phase.CLAIMING_DEVICE)
+        await self._claim_device(silent=None)
 
     async def _may_go_on(self) -> bool:
         """The boundary between two iterations: a pause holds here, and here the search ends."""
@@ -122,7 +142,8 @@ class OptimizationWorkflow(RunMessages):
             self.activity = f"accepting {champion.version}"
             self.state.champion = champion
             try:
-                self.state.acceptance = await self._keeping_a_device(self._accept_champion)
+                accepting = self._accept_program if self.plan.self_contained else self._accept_champion
+                self.state.acceptance = await self._keeping_a_device(accepting)
             except ActivityError as error:
                 raise_if_cancelled(error)
                 self._end_search_after(error)
@@ -137,7 +158,7 @@ class OptimizationWorkflow(RunMessages):
         if end is Phase.CANCELLED:
             self.state.stop_reason = f"cancelled: {workflow.cancellation_reason() or 'no reason given'}"
         self._enter(Phase.CANCELLED if end is Phase.CANCELLED else Phase.DELIVERING)
-        if self.state.baseline is not None:
+        if self.state.baseline is not None or (self.plan.self_contained and self.state.device is not None):
             try:
                 await self._write_results(cancelled=end is Phase.CANCELLED)
             except ActivityError as error:
@@ -155,7 +176,7 @@ class OptimizationWorkflow(RunMessages):
             deliver.Delivering.deliver,
             deliver.DeliverInput(language=self.plan.language, summary=summary),
             task_queue=self.plan.queue,
-            summary="write the best kernel, result.json and report.html",
+            summary=labelled("write the best kernel, result.json and report.html", self.plan.standing),
             **deliver.OPTIONS,
         )
         self.state.delivery = Delivery(folder=delivered.folder, files=delivered.files, record=delivered.record)
@@ -196,7 +217,7 @@ class OptimizationWorkflow(RunMessages):
             IterationWorkflow.run,
             self._child_input(slot),
             id=f"{workflow.info().workflow_id}/iter-{slot.index:03d}",
-            static_summary=f"{self.plan.task}: iteration {slot.index}",
+            static_summary=labelled(f"{self.plan.task}: iteration {slot.index}", self.plan.standing),
             search_attributes=visibility.of_child(self.plan, slot.index, self.state.stage.value),
         )
         self.children[slot.index] = child
@@ -217,9 +238,7 @@ class OptimizationWorkflow(RunMessages):
 
     def _child_input(self, slot: ledger.Slot) -> IterationInput:
         state = self.state
-        assert state.lock is not None
         assert state.device is not None
-        assert state.baseline_library is not None
         return IterationInput(
             plan=self.plan,
             bundle=self.given.bundle,
@@ -260,7 +279,7 @@ class OptimizationWorkflow(RunMessages):
                     champion_version=champion.version if champion else None,
                 ),
                 task_queue=self.plan.queue,
-                summary=f"commit {iteration.version}: {iteration.ending.value}",
+                summary=labelled(f"commit {iteration.version}: {iteration.ending.value}", self.plan.standing),
                 **record.OPTIONS,
             )
         except ActivityError as error:
@@ -287,7 +306,8 @@ class OptimizationWorkflow(RunMessages):
         assert self.state.device is not None
         workflow.logger.warning("device %s went silent", self.state.device.queue)
         await self._claim_device(silent=self.state.device.queue)
-        await self._keeping_a_device(self._time_baseline)
+        if not self.plan.self_contained:
+            await self._keeping_a_device(self._time_baseline)
 
     async def _keeping_a_device(self, step: Callable[[], Awaitable[T]]) -> T:
         """Run a step on the claimed device, and again on another one as often as the device goes silent."""
@@ -302,7 +322,7 @@ class OptimizationWorkflow(RunMessages):
                 await self._claim_device(silent=self.state.device.queue)
                 self.charged_since = workflow.now()
                 # The baseline's times belong to the device that is gone; measuring it is also what proves the new one.
-                if step != self._time_baseline:
+                if step != self._time_baseline and not self.plan.self_contained:
                     await self._keeping_a_device(self._time_baseline)
 
     async def _time_baseline(self) -> float:
@@ -343,6 +363,25 @@ class OptimizationWorkflow(RunMessages):
             schedule_to_start_timeout=timedelta(seconds=self.given.device_patience_s),
             summary=f"accept {state.champion.version}: production flags, held-out cases, fresh processes",
             **accept.OPTIONS,
+        )
+        return accepted.acceptance
+
+    async def _accept_program(self) -> Acceptance:
+        state = self.state
+        assert state.champion is not None
+        assert state.device is not None
+        accepted = await workflow.execute_activity_method(
+            accept_program.ProgramAccepting.accept_program,
+            accept_program.AcceptProgramInput(
+                bundle=self.given.bundle,
+                version=state.champion.version,
+                source=state.champion.source,
+                sandbox=self.given.sandbox,
+            ),
+            task_queue=state.device.queue,
+            schedule_to_start_timeout=timedelta(seconds=self.given.device_patience_s),
+            summary=labelled(f"build and run {state.champion.version} once more", self.plan.standing),
+            **accept_program.OPTIONS,
         )
         return accepted.acceptance
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -20,6 +21,7 @@ from specs.outcomes import (
     Iteration,
     Measurement,
     Proposal,
+    SelfReported,
     Stage,
     Value,
 )
@@ -35,6 +37,7 @@ class Phase(StrEnum):
     STARTING = "starting"
     LOCKING_GATE = "locking the gate"
     MEASURING_BASELINE = "measuring the baseline"
+    CLAIMING_DEVICE = "claiming a device"  # all there is to do before a self-contained program runs
     ITERATING = "iterating"
     PAUSED = "paused"
     STOPPING = "stopping"
@@ -79,6 +82,7 @@ class RunState(BaseModel):
     script_position: int = 0  # how many of the optimiser's own proposals were played
     champion: Champion | None = None
     measurement: Measurement | None = None  # the champion's, as it won
+    self_reported: SelfReported | None = None  # instead of it in a self-contained run
     champions: list[Champion] = Field(default_factory=list)  # every win in order: acceptance falls back along it
     history: list[HistoryLine] = Field(default_factory=list)
     lock: GateLock | None = None
@@ -110,9 +114,9 @@ class IterationInput(Value):
     bundle: BlobRef
     index: int
     stage: Stage
-    lock: GateLock
+    lock: GateLock | None  # None: a self-contained program, which nobody judges
     device: DeviceClaim
-    baseline_library: BlobRef
+    baseline_library: BlobRef | None
     champion: Champion | None
     submission: Submission | None  # judge this instead of asking the optimiser
     script_position: int
@@ -165,6 +169,8 @@ class Status(BaseModel):
     acceptance: Acceptance | None
     delivery: Delivery | None
     measurement: Measurement | None = None  # the champion's, with intervals
+    self_reported: SelfReported | None = None  # instead of it in a self-contained run
+    standing: Literal["self-reported"] | None = None  # given when no number of the run was measured by us
 
 
 class Best(BaseModel):
@@ -177,7 +183,7 @@ class Best(BaseModel):
 class RunResult(BaseModel):
     """Result of the workflow."""
 
-    outcome: str  # "accepted", "best effort" (champion below its targets), "no kernel"
+    outcome: str  # "accepted", "best effort" (champion below its targets), "no kernel"; may end in "(self-reported)"
     reason: str
     champion: Champion | None
     acceptance: Acceptance | None
@@ -189,6 +195,7 @@ class RunResult(BaseModel):
     attempts: int
     charge: Charge
     charged_minutes: float
+    standing: Literal["self-reported"] | None = None  # given when no number of the run was measured by us
 
 
 # ---------------------------------------------------------------- arguments of updates and signals

@@ -10,6 +10,7 @@ from temporalio.client import Client
 from temporalio.common import SearchAttributeKey, SearchAttributePair, SearchAttributeUpdate, TypedSearchAttributes
 from temporalio.service import RPCError, RPCStatusCode
 
+from specs.outcomes import labelled
 from specs.plan import Plan
 from workflows.state import Phase, RunState
 
@@ -49,7 +50,8 @@ def of_run(plan: Plan, state: RunState, phase: Phase) -> Sequence[SearchAttribut
         ITERATION.value_set(state.next_index),
     ]
     if state.champion is not None:
-        updates += [CHAMPION.value_set(state.champion.version), SCORE.value_set(state.champion.score)]
+        champion = labelled(state.champion.version, state.champion.standing)
+        updates += [CHAMPION.value_set(champion), SCORE.value_set(state.champion.score)]
     elif state.acceptance is not None:
         updates += [CHAMPION.value_unset(), SCORE.value_unset()]  # no win has passed acceptance
     return updates

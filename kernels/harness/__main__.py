@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,8 +20,11 @@ from specs.errors import MachineError, UserError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kernels.harness.admission import Admission
+    from kernels.harness.roofline import Peaks
     from specs.loader import LoadedTask
-    from specs.outcomes import BuildResult, Failure, Measurement, Metrics, Verdict
+    from specs.outcomes import BuildResult, Failure, Measurement, Metrics, SelfReported, Verdict
+    from specs.schema import Task
 
 # Set before any command loads numpy: its idle BLAS threads would spin on the very core that is being timed.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -63,10 +67,28 @@ class _Session:
             raise UserError(f"{task_file}: gate: none given; a folder with gate.yaml and reference.py is needed")
         self.gate = self.loaded.resolve(self.task.gate).absolute()
 
+    def only(self, config: str) -> None:
+        """Leave one config of the task. Raises UserError for a name that it does not have."""
+        from specs.schema import Scoring
+
+        names = [one.name for one in self.task.configs]
+        if config not in names:
+            known = ", ".join(names)
+            raise UserError(f"config {config!r}: task {self.task.name} has none of that name; it has {known}")
+        left = {"configs": (self.task.config(config),), "focus_config": None, "scoring": Scoring.MIN_RATIO}
+        self.task = self.task.model_copy(update=left)
+
     def lock(self) -> GateLock:
+        """With the limits that the baseline's own error gives, where the gate asks for them: then the baseline runs."""
         from kernels.harness import gate
 
-        return gate.lock(self.task, self.gate)
+        locked = gate.lock(self.task, self.gate)
+        loaded = gate.load(self.task, self.gate, locked)
+        if not loaded.uncalibrated:
+            return locked
+        from kernels.harness.tolerances import calibrate as calibrated
+
+        return calibrated(loaded, self.gate, self.baseline(), self.builds, self.sandbox)
 
     def build(
         self, source: Path, role: Literal["candidate", "baseline"] = "candidate"
@@ -90,13 +112,13 @@ class _Session:
             raise UserError(f"{self.loaded.path}: baseline.program: {program} does not build:\n{result.log_tail}")
         return library
 
-    def judge(self, library: Path, lock: GateLock, *, held_out: bool = False) -> Verdict:
+    def judge(self, library: Path, lock: GateLock, source: Path, *, held_out: bool = False) -> Verdict:
         from kernels.harness import judge
 
         return judge.judge(
             Judge(
-                task=self.task, gate=self.gate, lock=lock, library=library, builds=self.builds,
-                held_out=held_out, sandbox=self.sandbox,
+                task=self.task, gate=self.gate, lock=lock, library=library, source=source.absolute(),
+                builds=self.builds, held_out=held_out, sandbox=self.sandbox,
             )
         )  # fmt: skip
 
@@ -130,7 +152,7 @@ def verify(
         session = _Session(task, builds, sandbox)
         lock = session.lock()
         result, library = session.build(kernel)
-        verdict = session.judge(library, lock, held_out=held_out) if library is not None else None
+        verdict = session.judge(library, lock, kernel, held_out=held_out) if library is not None else None
         if as_json:
             _print_json({"build": result, "verdict": verdict})
         else:
@@ -179,29 +201,37 @@ def bench(
 def aa(
     task: TaskFile,
     kernel: Annotated[Path | None, typer.Option(help="Kernel to use; the task's seed without it.")] = None,
+    against: Annotated[Path | None, typer.Option(help="Another kernel in the champion's place.")] = None,
+    config: Annotated[str | None, typer.Option(help="Time one config of the task alone.")] = None,
     trials: Annotated[int, typer.Option(min=1, help="Measurements to make.")] = 20,
     max_seconds: Annotated[float, typer.Option(min=1, help="Longest time of one measurement.")] = 60,
     sandbox: SandboxOption = "preferred",
     builds: BuildsOption = BUILDS,
     as_json: JsonOption = False,
 ) -> None:
-    """Time a kernel against itself: how often would it win, where it never should?"""
+    """Time a kernel against itself: how often would it win, where it never should?
+
+    With --against: how often is a kernel found to be faster than another one?
+    """
 
     def work() -> int:
         session = _Session(task, builds, sandbox)
+        if config is not None:
+            session.only(config)
         lock = session.lock()
         source = kernel or (session.loaded.resolve(session.task.seed) if session.task.seed else None)
         if source is None:
             raise UserError(f"{task}: seed: none given, so --kernel must name a source")
         library = _proven(session, lock, source, as_json=as_json)
-        if library is None:
+        rival = library if against is None else _proven(session, lock, against, as_json=as_json)
+        if library is None or rival is None:
             return REFUSED
         baseline = session.baseline()
         gains = []
         for trial in range(trials):
             with tempfile.TemporaryDirectory() as folder:
                 where = Path(folder) / "samples.json"
-                outcome = session.measure(lock, library, library, baseline, where, max_seconds).outcome
+                outcome = session.measure(lock, library, rival, baseline, where, max_seconds).outcome
             if outcome.measurement is None or outcome.measurement.gain is None:
                 if outcome.failure is not None:
                     _show_failure(outcome.failure)
@@ -218,8 +248,48 @@ def aa(
             _print_json({"trials": trials, "wins": wins, "gains": gains})
         else:
             needed = 1 + session.task.search.min_gain
-            typer.echo(f"won against itself {wins} of {trials} times (a win needs a gain over {needed:g})")
-        return PASSED if wins == 0 else REFUSED
+            whom = "itself" if against is None else against.name
+            typer.echo(f"won against {whom} {wins} of {trials} times (a win needs a gain over {needed:g})")
+        return PASSED if wins == 0 or against is not None else REFUSED
+
+    _run(work)
+
+
+@app.command("self-report")
+def self_report(
+    task: TaskFile,
+    program: Annotated[Path, typer.Argument(metavar="PROGRAM", help="Source with a main of its own.")],
+    max_seconds: Annotated[float, typer.Option(min=1, help="Longest time of the whole program.")] = 600,
+    sandbox: SandboxOption = "preferred",
+    builds: BuildsOption = BUILDS,
+    as_json: JsonOption = False,
+) -> None:
+    """Build and run a self-contained program and show what it says of itself; nothing is verified."""
+
+    def work() -> int:
+        from kernels.harness import build
+        from kernels.harness.requests import RunProgram
+        from kernels.harness.self_contained import run_program
+        from specs.loader import load_task
+        from specs.schema import Harness
+
+        if not program.is_file():
+            raise UserError(f"program {program}: {'is a folder' if program.is_dir() else 'no such file'}")
+        # Task files of the original form do not say so: whoever uses this command knows what it shows.
+        loaded = load_task(task).task.model_copy(update={"harness": Harness.SELF_CONTAINED})
+        built = build.build(Build(task=loaded, source=program.absolute(), builds=builds.absolute()))
+        report = None
+        if built.library is not None:
+            request = RunProgram(task=loaded, program=built.library, sandbox=sandbox, timeout_s=max_seconds)
+            report = run_program(request)
+        if as_json:
+            _print_json({"build": built.result, "self_reported": report})
+        elif report is None:
+            told = f"{built.result.status.value.upper()}: the program was not built"
+            typer.echo(f"{told}\n{built.result.log_tail}".rstrip())
+        else:
+            _show_report(loaded, report)
+        return PASSED if report is not None and report.score > 0 else REFUSED
 
     _run(work)
 
@@ -237,6 +307,128 @@ def lock(task: TaskFile, builds: BuildsOption = BUILDS, as_json: JsonOption = Fa
             for name, digest in sorted(locked.files.items()):
                 typer.echo(f"  {digest}  {name}")
         return PASSED
+
+    _run(work)
+
+
+@app.command()
+def calibrate(
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="The timed core, or the first GPU.")] = "cpu",
+    again: Annotated[bool, typer.Option("--again", help="Measure anew; the higher of each rate is kept.")] = False,
+    builds: BuildsOption = BUILDS,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what the device can do at most: the physics floor under every time."""
+
+    def work() -> int:
+        from kernels.harness.calibrate import peaks
+
+        found = peaks(device, builds.absolute(), again=again)
+        if as_json:
+            _print_json({"peaks": found})
+        else:
+            _show_peaks(found)
+        return PASSED
+
+    _run(work)
+
+
+@app.command()
+def exploits(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="FOLDER", help="Cheats and controls; this checkout's own without it.")
+    ] = None,
+    language: Annotated[Literal["cpp", "cuda", "triton"] | None, typer.Option(help="Only files of it.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only the file of this name.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Judges side by side; as many as cores by default.")] = None,
+    sandbox: SandboxOption = "preferred",
+    builds: BuildsOption = BUILDS,
+    verbose: Annotated[bool, typer.Option("--verbose", help="A line for every file.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Try every known cheat on the judge: 0 when all are refused and no honest kernel is."""
+
+    def work() -> int:
+        import time
+
+        from rich.console import Console
+
+        from kernels.harness import exploits as suite
+        from specs.schema import Language
+
+        begin = time.monotonic()
+        rows = suite.run_suite(
+            folder or suite.default_folder(),
+            suite.Settings(builds=builds.absolute(), sandbox=sandbox),
+            language=Language(language) if language else None,
+            only=only,
+            jobs=jobs or suite.usual_jobs(),
+        )
+        total = suite.tally(rows, time.monotonic() - begin)
+        if as_json:
+            _print_json({"ok": total.ok, "seconds": total.seconds, "rows": rows})
+        else:
+            console = Console() if sys.stdout.isatty() else Console(width=200)
+            suite.show(rows, total, console, verbose=verbose)
+        return PASSED if total.ok else REFUSED
+
+    _run(work)
+
+
+@app.command()
+def admit(
+    where: Annotated[Path, typer.Argument(metavar="GATE", help="A gate folder, or a task file.")],
+    task: Annotated[Path | None, typer.Option(help="The task of a gate folder; looked for without it.")] = None,
+    sandbox: SandboxOption = "preferred",
+    builds: BuildsOption = BUILDS,
+    as_json: JsonOption = False,
+) -> None:
+    """Try every mutant on a gate, and the baseline: 0 when no wrong answer gets through."""
+
+    def work() -> int:
+        from kernels.harness import admission, gate
+
+        session = _Session(task or (admission.task_of(where) if where.is_dir() else where), builds, sandbox)
+        if where.is_dir() and not session.gate.samefile(where):
+            raise UserError(f"--task {task}: its gate is {session.gate}; a task that names {where} is needed")
+        locked = session.lock()
+        loaded = gate.load(session.task, session.gate, locked)
+        gate.rehearse(loaded)
+        found = admission.admit(loaded, locked)
+        if session.task.baseline.program is not None:
+            verdict = admission.judged_baseline(
+                loaded, locked, session.gate, session.baseline(), session.builds, sandbox
+            )
+            found = found.model_copy(update={"baseline": verdict})
+        if as_json:
+            _print_json({"admitted": found.admitted, "admission": found})
+        else:
+            _show_admission(session, found)
+        return PASSED if found.admitted else REFUSED
+
+    _run(work)
+
+
+@app.command("audit")
+def audit_object(
+    library: Annotated[Path, typer.Argument(metavar="SO", help="A shared object.")],
+    language: Annotated[Literal["cpp", "cuda"], typer.Option(help="Whose allow-list holds.")] = "cpp",
+    as_json: JsonOption = False,
+) -> None:
+    """What a candidate's object holds that is not allowed: libraries, symbols, start-up code, data."""
+
+    def work() -> int:
+        from kernels.harness.audit import audit
+        from specs.schema import Language
+
+        if not library.is_file():
+            raise UserError(f"library {library}: {'is a folder' if library.is_dir() else 'no such file'}")
+        findings = audit(library, Language(language))
+        if as_json:
+            _print_json({"findings": findings})
+        else:
+            typer.echo("\n".join(findings) or f"nothing found in {library.name}")
+        return REFUSED if findings else PASSED
 
     _run(work)
 
@@ -262,7 +454,7 @@ def serve(
 def _proven(session: _Session, lock: GateLock, source: Path, *, as_json: bool) -> Path | None:
     """The built object of a kernel that passed the judge; None, and the reason printed, when it did not."""
     result, library = session.build(source)
-    verdict = session.judge(library, lock) if library is not None else None
+    verdict = session.judge(library, lock, source) if library is not None else None
     if verdict is not None and verdict.passed:
         return library
     if as_json:
@@ -285,6 +477,8 @@ def _show_verdict(result: BuildResult, verdict: Verdict | None) -> None:
         typer.echo(f"PASSED: {verdict.cases} calls checked")
     for metrics in verdict.worst:
         typer.echo(f"  {metrics.tensor}: {_told(metrics)}")
+    if verdict.memory_check:
+        typer.echo(f"  memory {verdict.memory_check}")
     what = f"library {verdict.library[:12]}, gate {verdict.gate[:12]}"
     typer.echo(f"  {what}, sandbox {verdict.sandbox}, {verdict.seconds:.1f} s")
 
@@ -301,6 +495,89 @@ def _told(metrics: Metrics) -> str:
     shown = ("max_abs", "max_rel", "rel_l2", "cosine", "mismatch_fraction")
     known = [(name, getattr(metrics, name)) for name in shown]
     return ", ".join(f"{name} {value:.4g}" for name, value in known if value is not None) or "no finite distance"
+
+
+def _show_report(task: Task, report: SelfReported) -> None:
+    """The table of a self-contained program, headed and footed by what it is worth."""
+    from rich.console import Console
+    from rich.table import Table
+
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:.4g}"
+
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console.print(f"{report.label}, nothing verified: {task.name} against {task.baseline.source}", soft_wrap=True)
+    if report.refused:
+        typer.echo(f"REFUSED: {report.refused}")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    times = ("kernel us", "baseline us", "kernel TFLOPS", "baseline TFLOPS")
+    for heading in ("config", f"{report.label} ratio", "target", *times):
+        table.add_column(heading, justify="left" if heading == "config" else "right", no_wrap=True)
+    table.add_column("why not", overflow="fold")
+    for one in report.configs:
+        table.add_row(
+            one.config,
+            f"{one.ratio:.3f}",
+            f"{task.config(one.config).target_ratio:g}",
+            *(number(value) for value in (one.ours_us, one.reference_us, one.ours_tflops, one.reference_tflops)),
+            "" if report.refused else one.reason,
+        )
+    console.print(table)
+    console.print(
+        f"{report.label} score {report.score:.3f} ({task.scoring.value}), geomean {report.geomean:.3f}", soft_wrap=True
+    )
+    console.print(f"{report.machine}; sandbox {report.sandbox}, {report.seconds:.1f} s", soft_wrap=True)
+    if report.output_tail:
+        tail = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in report.output_tail)
+        typer.echo(f"--- what it printed\n{tail}")
+
+
+def _show_peaks(peaks: Peaks) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("rate", "best", "median", "at top clock", "unit"):
+        table.add_column(heading, justify="left" if heading in ("rate", "unit") else "right", no_wrap=True)
+    table.add_column("how", overflow="fold")
+    for unit, rates in (("GB/s", peaks.bandwidth), ("GFLOP/s", peaks.flops)):
+        for name, rate in rates.items():
+            top = "" if rate.at_top_clock is None else f"{rate.at_top_clock / 1e9:,.1f}"
+            told = unit if not name.startswith("i") else "GOP/s"
+            table.add_row(name, f"{rate.best / 1e9:,.1f}", f"{rate.median / 1e9:,.1f}", top, told, rate.how)
+    for name, reason in peaks.missing.items():
+        table.add_row(name, "", "", "", "", f"not measured: {reason}")
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console.print(table)
+    console.print(f"{peaks.device}; last-level cache {peaks.cache_bytes >> 20} MiB", soft_wrap=True)
+    times = f"{peaks.runs} calibration" + ("s" if peaks.runs > 1 else "")
+    console.print(f"{peaks.measured_at}, {times}, the last took {peaks.seconds:.1f} s", soft_wrap=True)
+
+
+def _show_admission(session: _Session, found: Admission) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("mutant", "fate", "where", "by"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("what it does", overflow="fold")
+    for one in found.mutants:
+        told = f"{one.told}; admitted: {one.reason}" if one.reason else one.told
+        table.add_row(one.mutant, one.fate.replace("_", " "), one.where, one.by, told)
+    console = Console() if sys.stdout.isatty() else Console(width=180)
+    console.print(table)
+    for name, limits in found.limits.items():
+        console.print(f"{name}: {', '.join(f'{metric} {limit:g}' for metric, limit in limits.items()) or 'equal'}")
+    if found.baseline is None:
+        console.print("baseline: none given, not judged")
+    else:
+        told = "passes" if found.baseline.passed else "REFUSED"
+        console.print(f"baseline: {told}, {found.baseline.cases} calls, {found.baseline.seconds:.1f} s")
+    counts = Counter(one.fate.replace("_", " ") for one in found.mutants)
+    console.print(", ".join(f"{count} {fate}" for fate, count in counts.items()) + f" in {found.seconds:.1f} s")
+    what = f"gate {found.gate[:12]} of {session.task.name}"
+    console.print(f"ADMITTED: {what}" if found.admitted else f"REFUSED: {what}: {found.why_not}", soft_wrap=True)
 
 
 def _show_measurement(session: _Session, measurement: Measurement) -> None:

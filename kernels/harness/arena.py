@@ -70,6 +70,22 @@ class Arena:
     def address(self) -> int:
         return self.memory.ctypes.data
 
+    def layout(self, buffers: Sequence[Buffer], rng: np.random.Generator) -> dict[str, int]:
+        """See `draw_layout`."""
+        return draw_layout(buffers, rng)
+
+    def fill(
+        self,
+        buffers: Sequence[Buffer],
+        offsets: Mapping[str, int],
+        inputs: Mapping[str, np.ndarray],
+        rng: np.random.Generator,
+        *,
+        stages: bool,
+    ) -> Filled:
+        """See the function of this name."""
+        return fill(self, buffers, offsets, inputs, rng, stages=stages)
+
     def noise(self, begin: int, end: int) -> Iterator[tuple[int, np.ndarray]]:
         """What belongs in `[begin, end)` outside buffers, as pieces `(offset, u8)`."""
         while begin < end:
@@ -126,10 +142,9 @@ def input_bytes(buffers: Sequence[Buffer], inputs: Mapping[str, np.ndarray]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
-    """An arena made ready for one call, with what the gate must remember to check it afterwards."""
+class Prepared:
+    """What the gate must remember of one call to check it afterwards, wherever its buffers are."""
 
-    arena: Arena
     buffers: tuple[Buffer, ...]  # those that the call gets; stage tensors only when asked for
     offsets: dict[str, int]
     inputs: dict[str, np.ndarray]  # private copies, u8
@@ -143,6 +158,38 @@ class Filled:
     def ranges(self) -> np.ndarray:
         """Offset and size of outputs and stage tensors, u64 `[tensors, 2]`."""
         return np.array([(self.offsets[b.name], b.nbytes) for b in self.written], dtype=np.uint64).reshape(-1, 2)
+
+    def stray(self, at: int) -> CandidateFault:
+        def distance(buffer: Buffer) -> int:
+            begin = self.offsets[buffer.name]
+            return max(begin - at, at - begin - buffer.nbytes)
+
+        nearest = min(self.buffers, key=distance)
+        side, where = ("before", "before its start") if at < self.offsets[nearest.name] else ("after", "past its end")
+        return _outside(nearest, side, f"{distance(nearest)} bytes {where}")
+
+    def tensors(self, snapshot: np.ndarray) -> dict[str, np.ndarray]:
+        """Outputs and stage tensors of a snapshot, in their dtypes and shapes."""
+        found = {}
+        place = 0
+        for buffer in self.written:
+            found[buffer.name] = snapshot[place : place + buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
+            place += buffer.nbytes
+        return found
+
+    def unwritten(self, name: str, got: np.ndarray) -> np.ndarray:
+        """Mask over `got`'s elements, flat: those that still hold the poison, byte for byte."""
+        size = got.dtype.itemsize
+        now = np.ascontiguousarray(got).reshape(-1).view(np.uint8).reshape(-1, size)
+        same: np.ndarray = (now == self.poison[name].reshape(-1, size)).all(axis=1)
+        return same
+
+
+@dataclass(frozen=True, slots=True)
+class Filled(Prepared):
+    """An arena of this process's own memory made ready for one call."""
+
+    arena: Arena
 
     def check_surroundings(self, differs: Differs, *, everywhere: bool = False) -> None:
         """Raise CandidateFault when a guard band or an input no longer holds what the gate put there.
@@ -164,7 +211,7 @@ class Filled:
             for offset, size in [*spans, (self.arena.size, 0)]:
                 at = self._disturbed(begin, offset, differs)
                 if at is not None:
-                    raise self._stray(at)
+                    raise self.stray(at)
                 begin = offset + size
         for name, private in self.inputs.items():
             begin = self.offsets[name]
@@ -180,15 +227,6 @@ class Filled:
             if at is not None:
                 return offset + at
         return None
-
-    def _stray(self, at: int) -> CandidateFault:
-        def distance(buffer: Buffer) -> int:
-            begin = self.offsets[buffer.name]
-            return max(begin - at, at - begin - buffer.nbytes)
-
-        nearest = min(self.buffers, key=distance)
-        side, where = ("before", "before its start") if at < self.offsets[nearest.name] else ("after", "past its end")
-        return _outside(nearest, side, f"{distance(nearest)} bytes {where}")
 
     def check_late(self, snapshot: np.ndarray, probes: np.ndarray, probed: np.ndarray, differs: Differs) -> None:
         """Raise CandidateFault when an output is no longer what it was as the call answered.
@@ -211,22 +249,6 @@ class Filled:
         """A copy of outputs and stage tensors, u8, one after the other."""
         parts = [self.arena.memory[self.offsets[b.name] :][: b.nbytes] for b in self.written]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint8)
-
-    def tensors(self, snapshot: np.ndarray) -> dict[str, np.ndarray]:
-        """Outputs and stage tensors of a snapshot, in their dtypes and shapes."""
-        found = {}
-        place = 0
-        for buffer in self.written:
-            found[buffer.name] = snapshot[place : place + buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
-            place += buffer.nbytes
-        return found
-
-    def unwritten(self, name: str, got: np.ndarray) -> np.ndarray:
-        """Mask over `got`'s elements, flat: those that still hold the poison, byte for byte."""
-        size = got.dtype.itemsize
-        now = np.ascontiguousarray(got).reshape(-1).view(np.uint8).reshape(-1, size)
-        same: np.ndarray = (now == self.poison[name].reshape(-1, size)).all(axis=1)
-        return same
 
 
 def _outside(buffer: Buffer, side: str, where: str) -> CandidateFault:
@@ -262,12 +284,12 @@ def fill(
         if buffer.kind is ArgumentKind.INPUT:
             place[:] = inputs[buffer.name]
         else:
-            pattern = _poison(buffer, rng)
+            pattern = poison_pattern(buffer, rng)
             place[:] = pattern
             if buffer.kind in WRITTEN:
                 poison[buffer.name] = pattern
     kept = {b.name: inputs[b.name] for b in used if b.kind is ArgumentKind.INPUT}
-    return Filled(arena, used, dict(offsets), kept, poison)
+    return Filled(used, dict(offsets), kept, poison, arena)
 
 
 # Exponent all ones, quiet bit clear, the rest of the payload drawn: no arithmetic yields a signalling NaN.
@@ -283,7 +305,7 @@ def signalling(dtype: np.dtype) -> bool:
     return dtype in _SIGNALLING or dtype.name == "bfloat16"
 
 
-def _poison(buffer: Buffer, rng: np.random.Generator) -> np.ndarray:
+def poison_pattern(buffer: Buffer, rng: np.random.Generator) -> np.ndarray:
     """u8 `[nbytes]`: one NaN for all elements of a float, noise for what has no NaN to spare."""
     if signalling(buffer.dtype):
         unsigned, base, bits = _SIGNALLING.get(buffer.dtype, (np.uint16, 0x7F81, 5))

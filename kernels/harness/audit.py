@@ -20,7 +20,7 @@ from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
-from kernels.harness import symbols
+from kernels.harness import cubin, symbols
 from specs.schema import Language
 
 DATA_LIMIT = 64 * 1024  # bytes of initialised data: room for look-up tables, too little for stored answers
@@ -44,6 +44,7 @@ _LINKERS_TYPES = frozenset(
         "SHT_NOBITS",
     }
 )
+_DEVICE_CODE = ".nv_fatbin"  # read by cubin.py, with limits of its own
 _UNWIND = frozenset({".eh_frame", ".eh_frame_hdr", ".gcc_except_table"})
 # What crti.o and crtn.o of glibc put there, with and without branch protection.
 _START_UP_BYTES = {
@@ -62,12 +63,14 @@ _PF_X, _PF_W = 0x1, 0x2
 
 def audit(library: Path, language: Language) -> list[str]:
     """Findings, each one sentence that names the symbol, library or section; empty when nothing is wrong."""
-    if language is not Language.CPP:
+    if language not in (Language.CPP, Language.CUDA):
         raise NotImplementedError(f"no audit for {language.value}")
     try:
         with library.open("rb") as file:
             elf = ELFFile(file)
-            found = list(_findings(elf))
+            found = list(_findings(elf, language))
+        if language is Language.CUDA:
+            found += cubin.read(library.read_bytes()).findings
     except (ELFError, AttributeError, KeyError, ValueError, OverflowError) as error:
         return [f"the shared object cannot be read: {error}"]
     found += _instruction_findings(library)
@@ -85,23 +88,23 @@ def exported_functions(library: Path) -> list[str]:
         )
 
 
-def _findings(elf: Any) -> Iterator[str]:
-    yield from _library_findings(elf)
-    yield from _import_findings(elf)
-    yield from _definition_findings(elf)
-    yield from _start_up_findings(elf)
-    yield from _memory_findings(elf)
+def _findings(elf: Any, language: Language) -> Iterator[str]:
+    yield from _library_findings(elf, language)
+    yield from _import_findings(elf, language)
+    yield from _definition_findings(elf, language)
+    yield from _start_up_findings(elf, language)
+    yield from _memory_findings(elf, language)
 
 
-def _library_findings(elf: Any) -> Iterator[str]:
+def _library_findings(elf: Any, language: Language) -> Iterator[str]:
     for tag in _dynamic_tags(elf):
-        if tag.entry.d_tag == "DT_NEEDED" and not symbols.library_allowed(tag.needed):
-            yield f"needs library {tag.needed}; accepted: {', '.join(symbols.LIBRARIES)}"
+        if tag.entry.d_tag == "DT_NEEDED" and not symbols.library_allowed(tag.needed, language):
+            yield f"needs library {tag.needed}; accepted: {', '.join(symbols.libraries(language))}"
         if tag.entry.d_tag in _OTHER_LOADERS:
             yield f"has a {tag.entry.d_tag} entry, which makes the loader bring in another object"
 
 
-def _import_findings(elf: Any) -> Iterator[str]:
+def _import_findings(elf: Any, language: Language) -> Iterator[str]:
     table = elf.get_section_by_name(".dynsym")
     if table is None:
         return
@@ -110,14 +113,17 @@ def _import_findings(elf: Any) -> Iterator[str]:
         if symbol["st_shndx"] != "SHN_UNDEF" or not symbol.name:
             continue
         weak = symbol["st_info"]["bind"] == "STB_WEAK"
-        if reason := symbols.objection(symbol.name, owners.get(index), weak=weak):
+        if reason := symbols.objection(symbol.name, owners.get(index), weak=weak, language=language):
             yield f"imports {_readable(symbol.name)}: {reason}"
 
 
-def _definition_findings(elf: Any) -> Iterator[str]:
+def _definition_findings(elf: Any, language: Language) -> Iterator[str]:
+    whose = (
+        "the C library, the C++ runtime or CUDA" if language is Language.CUDA else "the C library or the C++ runtime"
+    )
     for symbol in _dynamic_symbols(elf):
-        if _defined(symbol) and symbols.must_not_be_defined(symbol.name):
-            yield f"defines {_readable(symbol.name)}, a name of the C library or the C++ runtime"
+        if _defined(symbol) and symbols.must_not_be_defined(symbol.name, language):
+            yield f"defines {_readable(symbol.name)}, a name of {whose}"
     # pyelftools knows the number of STT_GNU_IFUNC only as the first of the system-specific ones.
     system_specific = ("STT_LOOS", "STT_GNU_IFUNC")
     indirect = {s.name for s in _all_symbols(elf) if s["st_info"]["type"] in system_specific and _defined(s)}
@@ -125,7 +131,7 @@ def _definition_findings(elf: Any) -> Iterator[str]:
         yield f"{_readable(name)} is an IFUNC, code that runs while the object is loaded"
 
 
-def _start_up_findings(elf: Any) -> Iterator[str]:
+def _start_up_findings(elf: Any, language: Language) -> Iterator[str]:
     """Code that would run when the object is loaded or unloaded, beyond what the toolchain itself puts there."""
     word = elf.elfclass // 8
     addends, indirect = _relocations(elf)
@@ -143,6 +149,8 @@ def _start_up_findings(elf: Any) -> Iterator[str]:
                 called.remove(own)
             elif called and elf.get_section_by_name(".symtab") is None:
                 called.pop(0)  # a stripped object: one entry is the toolchain's, whatever its name was
+            if language is Language.CUDA and name == ".init_array" and symbols.REGISTRATION in called:
+                called.remove(symbols.REGISTRATION)
             when = "loaded" if name == ".init_array" else "unloaded"
             for function in called:
                 yield (f"{_readable(function)} runs when the object is {when} ({name}); {_advice(function)}")
@@ -165,7 +173,11 @@ def _advice(function: str) -> str:
     return "global constructors and destructors are not accepted"
 
 
-def _memory_findings(elf: Any) -> Iterator[str]:
+def _memory_findings(elf: Any, language: Language) -> Iterator[str]:
+    device = elf.get_section_by_name(_DEVICE_CODE) if language is Language.CUDA else None
+    device_bytes = device["sh_size"] if device is not None else 0
+    if device_bytes > cubin.IMAGE_LIMIT:
+        yield f"carries {device_bytes} bytes of device code; at most {cubin.IMAGE_LIMIT} are accepted"
     sizes = {
         section.name: section["sh_size"]
         for section in elf.iter_sections()
@@ -173,6 +185,7 @@ def _memory_findings(elf: Any) -> Iterator[str]:
         and not section["sh_flags"] & _EXECUTABLE
         and section["sh_type"] not in _LINKERS_TYPES
         and section.name not in _UNWIND
+        and (device is None or section.name != _DEVICE_CODE)
     }
     if sum(sizes.values()) > DATA_LIMIT:
         largest = max(sizes, key=lambda name: sizes[name])
@@ -191,8 +204,10 @@ def _memory_findings(elf: Any) -> Iterator[str]:
                 yield "has memory that is both writable and executable"
         if segment["p_type"] == "PT_GNU_STACK" and flags & _PF_X:
             yield "asks for an executable stack"
+    loaded -= device_bytes
     if loaded > LOADED_LIMIT:
-        yield f"is {loaded} bytes when loaded; at most {LOADED_LIMIT} are accepted"
+        without = " without its device code" if device_bytes else ""
+        yield f"is {loaded} bytes when loaded{without}; at most {LOADED_LIMIT} are accepted"
 
 
 def _instruction_findings(library: Path) -> list[str]:

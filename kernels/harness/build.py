@@ -18,17 +18,17 @@ from typing import Any
 import structlog
 from elftools.common.exceptions import ELFError
 
-from kernels.harness import audit, leash, products, requests, source_rules, symbols, toolchain
+from kernels.harness import audit, cubin, leash, products, python_rules, requests, source_rules, symbols, toolchain
 from kernels.harness.toolchain import Compiler, Step, Toolchain
 from specs.errors import GateError, MachineError, RunnerLost, UserError
 from specs.outcomes import BlobRef, BuildResult, BuildStatus
-from specs.schema import Interface, Task
+from specs.schema import Harness, Interface, Language, Task
 
 log = structlog.get_logger(__name__)
 
-_RULES = (audit, symbols, source_rules, toolchain)
+_RULES = (audit, cubin, symbols, source_rules, python_rules, toolchain)
 FORMAT = 1  # raise it when a build is made or looked at differently, so that no older product is believed
-PRODUCT = "kernel.so"
+PROGRAM = "kernel"
 
 LOG_LIMIT = 4096  # characters; both ends of a long log are kept: the first error and the compiler's last word
 SOURCE_LIMIT = 4 * 2**20  # bytes; ten times more than the largest source a run has to carry, 300 kB
@@ -46,11 +46,14 @@ def build(request: requests.Build) -> requests.Built:
     long or is refused is a result.
     """
     task = request.task
+    if task.harness is Harness.SELF_CONTAINED:
+        return build_program(request)
     if task.interface is None:
         raise UserError(f"task {task.name} has no interface; a build needs the name of the function to export")
-    tools = toolchain.toolchain_for(task.language)
+    language = _language(request)
+    tools = toolchain.toolchain_for(language)
     compiler = tools.find()
-    source = _read_source(request.source)
+    source = read_source(request.source)
     flags, packages = toolchain.expand(_flags(task, request, tools))
     key = _key(
         source=hashlib.sha256(source).hexdigest(),
@@ -59,7 +62,7 @@ def build(request: requests.Build) -> requests.Built:
         packages=packages,
         interface=task.interface.model_dump(mode="json"),
         role=request.role,
-        language=task.language.value,
+        language=language.value,
     )
 
     def make(work: _Work) -> BuildResult:
@@ -67,21 +70,89 @@ def build(request: requests.Build) -> requests.Built:
         if candidate and (findings := _source_findings(tools, source)):
             return work.ended(BuildStatus.REFUSED, "\n".join(findings))
         work.write(tools.source_name, source)
-        steps = tools.steps(compiler, tools.source_name, flags, PRODUCT, shared=True)
+        steps = tools.steps(compiler, tools.source_name, flags, tools.product, shared=True)
         if stopped := work.run(steps, request.timeout_s, look=candidate):
             return stopped
         assert task.interface is not None
-        if missing := _missing_entry(work.folder / PRODUCT, task.interface):
+        if missing := _missing_entry(work.folder / tools.product, task.interface, language):
             return work.ended(BuildStatus.FAILED, missing)
-        if candidate and (findings := audit.audit(work.folder / PRODUCT, task.language)):
+        machine_code = language is not Language.TRITON
+        if candidate and machine_code and (findings := audit.audit(work.folder / tools.product, language)):
             return work.ended(BuildStatus.REFUSED, "\n".join(findings))
-        return work.built(PRODUCT)
+        return work.built(tools.product)
 
     result, folder = products.cached_or_made(
         request.builds, key, _in_work(key, compiler, make), compiler=tools.identity(compiler, flags)
     )
     log.info("build", status=result.status.value, role=request.role, key=key[:12], cached=result.cached)
-    return requests.Built(result=result, library=folder / PRODUCT if folder is not None and result.ok else None)
+    return requests.Built(result=result, library=folder / tools.product if folder is not None and result.ok else None)
+
+
+def build_program(request: requests.Build) -> requests.Built:
+    """Compile a self-contained program, which has a `main` and its own baseline; errors and results as with `build`.
+
+    What it may read while it is compiled is looked at as for any candidate. The executable itself is not audited:
+    nothing that it says is believed, so there is nothing that it could cheat.
+    """
+    task = request.task
+    tools = toolchain.toolchain_for(task.language)
+    compiler = tools.find()
+    source = read_source(request.source)
+    flags, packages = toolchain.expand([*_flags(task, request, tools), *task.baseline.flags])
+    key = _key(
+        program=hashlib.sha256(source).hexdigest(),
+        flags=flags,
+        compiler=tools.identity(compiler, flags),
+        packages=packages,
+        language=task.language.value,
+    )
+
+    def make(work: _Work) -> BuildResult:
+        if findings := _source_findings(tools, source):
+            return work.ended(BuildStatus.REFUSED, "\n".join(findings))
+        work.write(tools.source_name, source)
+        steps = tools.steps(compiler, tools.source_name, flags, PROGRAM, shared=False)
+        return work.run(steps, request.timeout_s, look=True) or work.built(PROGRAM)
+
+    result, folder = products.cached_or_made(
+        request.builds, key, _in_work(key, compiler, make), compiler=tools.identity(compiler, flags)
+    )
+    log.info("build_program", status=result.status.value, key=key[:12], cached=result.cached)
+    return requests.Built(result=result, library=folder / PROGRAM if folder is not None and result.ok else None)
+
+
+def build_sanitized(
+    task: Task, source: Path, flags: Sequence[str], builds: Path, timeout_s: float = TOOL_TIMEOUT_S
+) -> Path | None:
+    """A candidate's source built once more, with `flags` after the task's own; None when it does not build so.
+
+    What it may read while it is compiled is looked at again, since it can tell one build from another. The object is
+    not audited: a sanitizer brings constructors and libraries of its own. Errors as with `build`.
+    """
+    tools = toolchain.toolchain_for(task.language)
+    compiler = tools.find()
+    content = read_source(source)
+    expanded, packages = toolchain.expand([*(task.build.flags or tools.default_flags), *flags])
+    key = _key(
+        sanitized=hashlib.sha256(content).hexdigest(),
+        flags=expanded,
+        compiler=tools.identity(compiler, expanded),
+        packages=packages,
+        language=task.language.value,
+    )
+
+    def make(work: _Work) -> BuildResult:
+        if findings := _source_findings(tools, content):
+            return work.ended(BuildStatus.REFUSED, "\n".join(findings))
+        work.write(tools.source_name, content)
+        steps = tools.steps(compiler, tools.source_name, expanded, tools.product, shared=True)
+        return work.run(steps, timeout_s, look=True) or work.built(tools.product)
+
+    result, folder = products.cached_or_made(
+        builds, key, _in_work(key, compiler, make), compiler=tools.identity(compiler, expanded)
+    )
+    log.info("build_sanitized", status=result.status.value, key=key[:12], cached=result.cached)
+    return folder / tools.product if folder is not None and result.ok else None
 
 
 def compile_tool(
@@ -131,15 +202,18 @@ def compile_tool(
 
 
 def _flags(task: Task, request: requests.Build, tools: Toolchain) -> list[str]:
-    flags = [*(task.build.flags or tools.default_flags)]
+    # A baseline in another language than the task's has flags of its own only.
+    own = task.build.flags if _language(request) is task.language else ()
+    flags = [*(own or tools.default_flags)]
     if request.production:
         flags += task.build.production_flags
     if request.role == "baseline":
         flags += task.baseline.flags
-    return flags
+    return [*tools.target_flags(task, flags), *flags]
 
 
-def _read_source(path: Path) -> bytes:
+def read_source(path: Path) -> bytes:
+    """Raises UserError."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -257,7 +331,18 @@ def _nearly_full(folder: Path) -> bool:
     return free.f_bavail * free.f_frsize < NEARLY_FULL or free.f_favail == 0
 
 
-def _missing_entry(library: Path, interface: Interface) -> str | None:
+def _language(request: requests.Build) -> Language:
+    """The task's; a baseline's is what its file's name says, since a Triton task can be timed against CUDA code."""
+    if request.role == "baseline":
+        return next((one for one in Language if one.suffix == request.source.suffix), request.task.language)
+    return request.task.language
+
+
+def _missing_entry(library: Path, interface: Interface, language: Language) -> str | None:
+    if language is Language.TRITON:
+        known = json.loads((library.parent / python_rules.OUTLINE).read_text())["functions"]
+        names = [argument.name or argument.kind.value for argument in interface.arguments]
+        return python_rules.missing_entry(known, interface.entry, names)
     try:
         exported = audit.exported_functions(library)
     except (ELFError, OSError) as error:

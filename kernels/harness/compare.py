@@ -12,6 +12,7 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from specs.errors import GateError
 from specs.outcomes import FailureKind, Metrics
 
 UpperLimit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -31,6 +32,14 @@ class Limits(BaseModel):
     mismatch_fraction: Annotated[float, Field(ge=0, lt=1)] | None = None  # share allowed outside `elementwise`
     cosine: CosineLimit | None = None  # lower limit, whole tensor
     worst_row_cosine: CosineLimit | None = None  # lower limit, rows are the last axis
+    # Instead of numbers: elementwise and rel_l2 at so many times the vendor baseline's own error, found at the lock.
+    calibrated: Annotated[float, Field(ge=1, le=1000)] | None = None
+
+    @model_validator(mode="after")
+    def _calibrated_or_chosen(self) -> Self:
+        if self.calibrated is not None and (self.elementwise is not None or self.rel_l2 is not None):
+            raise ValueError("calibrated finds elementwise and rel_l2 itself; leave these two out")
+        return self
 
     @model_validator(mode="after")
     def _slack_is_bounded(self) -> Self:
@@ -52,6 +61,7 @@ _SQUARES_FIT = (1e-100, 1e100)
 class Comparison:
     metrics: Metrics
     failure: tuple[FailureKind, str] | None = None
+    limit: str | None = None  # which limit did not hold: a field of Limits, "equal" or "non_finite"
 
     @property
     def ok(self) -> bool:
@@ -74,9 +84,11 @@ def compare(
     """Measure `got` (the interface's dtype) against `golden` (float64, or integers) of the same shape.
 
     `scale` (float64, same shape) is what `elementwise` is relative to; without it |g| + rms(g). Without any limit
-    every element must be equal, which is what integers want. Raises ValueError when the shapes differ: that is never
-    the candidate's doing.
+    every element must be equal, which is what integers want. Raises ValueError when the shapes differ, GateError when
+    `limits` are still to be calibrated: neither is ever the candidate's doing.
     """
+    if limits.calibrated is not None:
+        raise GateError(f"gate.yaml: tensors.{tensor}: calibrated, but the lock carries no numbers for it")
     if got.shape != golden.shape or (scale is not None and scale.shape != golden.shape):
         shapes = f"got {got.shape}, golden {golden.shape}" + ("" if scale is None else f", scale {scale.shape}")
         raise ValueError(f"{tensor}: shapes differ: {shapes}")
@@ -126,8 +138,10 @@ def _compare(tensor: str, got: np.ndarray, golden: np.ndarray, limits: Limits, s
         worst_got=_text(got[worst]),
         worst_want=_text(golden[worst]),
     )
-    message = _exceeded(metrics, raw, limits, errors, outside, worst, exact)
-    return Comparison(metrics, None if message is None else (FailureKind.WRONG, message))
+    exceeded = _exceeded(metrics, raw, limits, errors, outside, worst, exact)
+    if exceeded is None:
+        return Comparison(metrics)
+    return Comparison(metrics, (FailureKind.WRONG, exceeded[1]), exceeded[0])
 
 
 def _measure(errors: _Errors, outside: np.ndarray) -> dict[str, float]:
@@ -153,28 +167,28 @@ def _exceeded(
     outside: np.ndarray,
     worst: tuple[int, ...],
     exact: bool,
-) -> str | None:
-    """The first limit that does not hold, in words; None when all hold."""
+) -> tuple[str, str] | None:
+    """The first limit that does not hold: its name, and the case in words. None when all hold."""
     at = f"{metrics.tensor}{list(worst) if worst else ''}: got {metrics.worst_got}, want {metrics.worst_want}"
     share = f"{np.count_nonzero(outside)} of {outside.size} elements"
     if exact:
-        return f"{at}; without limits the values must be equal, {share} are not" if outside.any() else None
+        return ("equal", f"{at}; without limits the values must be equal, {share} are not") if outside.any() else None
     allowed = limits.mismatch_fraction or 0.0
     if limits.elementwise is not None and not raw["mismatch_fraction"] <= allowed:
         error, bound = errors.difference[worst], limits.elementwise * errors.scale[worst]
         slack = f" (a share of {allowed:g} is allowed)" if allowed else ""
-        return (
+        return "elementwise", (
             f"{at}; error {error:.4g} is over the limit {bound:.4g} = elementwise {limits.elementwise:g} "
             f"* scale {errors.scale[worst]:.4g}; {share} are outside{slack}"
         )
     for name in ("max_abs", "max_rel", "mean_abs", "rel_l2"):
         limit = getattr(limits, name)
         if limit is not None and not raw[name] <= limit:
-            return f"{at}; {name} {raw[name]:.4g} is over the limit {limit:g}"
+            return name, f"{at}; {name} {raw[name]:.4g} is over the limit {limit:g}"
     for name in ("cosine", "worst_row_cosine"):
         limit = getattr(limits, name)
         if limit is not None and not raw[name] >= limit:
-            return f"{at}; {name} {raw[name]:.9g} is under the limit {limit:g}"
+            return name, f"{at}; {name} {raw[name]:.9g} is under the limit {limit:g}"
     return None
 
 
@@ -192,7 +206,28 @@ def _non_finite(tensor: str, got: np.ndarray, golden: np.ndarray, unlike: np.nda
         f"{tensor}{list(first) if first else ''}: got {metrics.worst_got}, want {metrics.worst_want}; NaN and inf must "
         f"stand exactly where the golden has them, {count} of {unlike.size} elements do not fit"
     )
-    return Comparison(metrics, (FailureKind.NON_FINITE, message))
+    return Comparison(metrics, (FailureKind.NON_FINITE, message), "non_finite")
+
+
+def errors_of(tensor: str, got: np.ndarray, golden: np.ndarray, scale: np.ndarray | None = None) -> dict[str, float]:
+    """The error of `got` in the metrics that calibration sets: the worst |c - g| / scale, and ||c - g|| / ||g||.
+
+    inf where no limit could admit it: NaN or inf out of place, or a difference where the scale is 0.
+    """
+    comparison = compare(tensor, got, golden, Limits(elementwise=0.0), scale)
+    if comparison.failure is not None and comparison.failure[0] is FailureKind.NON_FINITE:
+        return {"elementwise": np.inf, "rel_l2": np.inf}
+    if golden.size == 0:
+        return {"elementwise": 0.0, "rel_l2": 0.0}
+    at = comparison.metrics.worst_index
+    c, g = got.astype(np.float64), golden.astype(np.float64, copy=False)
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(c) & np.isfinite(g)
+        rms = _norm(np.where(finite, g, 0.0)) / max(1, int(np.count_nonzero(finite))) ** 0.5
+        size = np.abs(g) + rms if scale is None else scale
+        worst = float(np.abs(c[at] - g[at]) / size[at]) if c[at] != g[at] else 0.0
+    rel_l2 = comparison.metrics.rel_l2
+    return {"elementwise": worst if worst == worst else 0.0, "rel_l2": np.inf if rel_l2 is None else rel_l2}
 
 
 def _nothing_to_compare(tensor: str) -> Metrics:

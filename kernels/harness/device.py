@@ -79,13 +79,14 @@ def describe(cores: Cores) -> Device:
 
 
 @contextlib.contextmanager
-def lock(core: int, wait_s: float, *, shared: bool = False) -> Iterator[float]:
-    """Hold the device across processes; yields how many seconds it took to get it.
+def lock(device: int | str, wait_s: float, *, shared: bool = False) -> Iterator[float]:
+    """Hold a core, or a device by its name (`gpu-<uuid>`), across processes; yields how many seconds it took to get it.
 
     Judging takes it shared (judges may run side by side), timing takes it alone. The operating system drops the lock
     when its holder dies. Raises DeviceBusy after `wait_s`.
     """
-    path = lock_folder() / f"ferret-cpu{core}.lock"
+    name, told = (f"cpu{device}", f"core {device}") if isinstance(device, int) else (device, device)
+    path = lock_folder() / f"ferret-{name}.lock"
     descriptor = _open_lock(path)
     begin = time.monotonic()
     said = False
@@ -97,11 +98,11 @@ def lock(core: int, wait_s: float, *, shared: bool = False) -> Iterator[float]:
             except BlockingIOError:
                 waited = time.monotonic() - begin
                 if waited >= wait_s:
-                    holder = f"core {core} is held by another ferret process ({path})"
+                    holder = f"{told} is held by another ferret process ({path})"
                     raise DeviceBusy(f"{holder}; waited {waited:.0f} s of {wait_s:.0f} s") from None
                 if not said:
                     said = True
-                    log.info("device_busy", core=core, lock=str(path), wait_s=wait_s)
+                    log.info("device_busy", device=name, lock=str(path), wait_s=wait_s)
                 time.sleep(min(POLL_S, wait_s))
         yield time.monotonic() - begin
     finally:

@@ -31,5 +31,15 @@ def numpy_dtype(dtype: DType) -> np.dtype:
     return _NUMPY[dtype]
 
 
+def eps(dtype: np.dtype) -> float:
+    """Distance from 1 to the next larger number of a floating dtype."""
+    return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+
+
+def largest(dtype: np.dtype) -> float:
+    """The largest finite number of a floating dtype."""
+    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+
+
 def is_integer(dtype: DType) -> bool:
     return numpy_dtype(dtype).kind in "iu"

@@ -6,6 +6,7 @@ Everything a reference gives back is checked here, once, so that the judge never
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import os
@@ -61,6 +62,12 @@ class Gate:
     task: Task
     make_inputs: Callable[..., Any]
     reference: Callable[..., Any]
+    admits: Mapping[str, str] = dataclasses.field(default_factory=dict)  # mutant or family -> the reason
+
+    @property
+    def uncalibrated(self) -> tuple[str, ...]:
+        """Tensors whose limits still have to be found from the baseline; nothing can be judged by them."""
+        return tuple(name for name, limits in self.limits.items() if limits.calibrated is not None)
 
     def inputs(self, rng: np.random.Generator, args: Mapping[str, Scalar], distribution: str) -> dict[str, np.ndarray]:
         """Read-only C-ordered arrays, one an input argument, of its dtype and shape. Raises GateError."""
@@ -102,9 +109,12 @@ class Gate:
         return Golden(tensors, scales)
 
 
-def lock(task: Task, folder: Path) -> GateLock:
-    """Hash the gate folder together with the task's interface, configs and flags. Raises GateError."""
-    return gate_files.lock_of(task, gate_files.read(folder))
+def lock(task: Task, folder: Path, calibration: dict[str, dict[str, float]] | None = None) -> GateLock:
+    """Hash the gate folder together with the task's interface, configs and flags, and the limits found by calibration.
+
+    Raises GateError.
+    """
+    return gate_files.lock_of(task, gate_files.read(folder), calibration)
 
 
 def load(task: Task, folder: Path, lock: GateLock) -> Gate:
@@ -121,13 +131,20 @@ def load(task: Task, folder: Path, lock: GateLock) -> Gate:
         contract=parsed.contract,
         deterministic=parsed.deterministic,
         distributions=parsed.distributions,
-        limits=dict(parsed.tensors),
+        limits={name: _calibrated(limits, lock.calibration.get(name)) for name, limits in parsed.tensors.items()},
         edges=parsed.edges,
         held_out=parsed.held_out,
         task=task,
         make_inputs=_function(module, "make_inputs"),
         reference=_function(module, "reference"),
+        admits=dict(parsed.admits),
     )
+
+
+def _calibrated(limits: Limits, found: Mapping[str, float] | None) -> Limits:
+    if limits.calibrated is None or not found:
+        return limits
+    return Limits.model_validate({**limits.model_dump(exclude={"calibrated"}), **found})
 
 
 def rehearse(loaded: Gate) -> None:
@@ -138,13 +155,7 @@ def rehearse(loaded: Gate) -> None:
     task = loaded.task
     cases = [Case(name=config.name, args=config.args) for config in task.configs] + list(loaded.edges)
     check_memory(task, [*cases, *loaded.held_out])
-
-    def size(case: Case) -> int:
-        variables = task.variables(case.args)
-        kinds = (ArgumentKind.INPUT, ArgumentKind.STAGE, ArgumentKind.OUTPUT)
-        return sum(math.prod(shape_of(argument, variables)) for argument in _interface(task).of(*kinds))
-
-    smallest = min(cases, key=size)
+    smallest = min(cases, key=lambda case: elements(task, case))
     for distribution in loaded.distributions:
         inputs = loaded.inputs(np.random.default_rng(0), smallest.args, distribution)
         golden = loaded.golden(inputs, smallest.args)
@@ -153,6 +164,13 @@ def rehearse(loaded: Gate) -> None:
             for name, array in arrays.items():
                 if array.size and _all_nan(array):
                     raise GateError(f"reference.py: {what} for {where}: {name} is NaN everywhere, so nothing is judged")
+
+
+def elements(task: Task, case: Case) -> int:
+    """Elements of all tensors of a case together: what it costs to look at it."""
+    variables = task.variables(case.args)
+    kinds = (ArgumentKind.INPUT, ArgumentKind.STAGE, ArgumentKind.OUTPUT)
+    return sum(math.prod(shape_of(argument, variables)) for argument in _interface(task).of(*kinds))
 
 
 def _all_nan(array: np.ndarray) -> bool:
@@ -227,6 +245,8 @@ def _fit(task: Task, parsed: gate_yaml.GateYaml) -> None:
             raise GateError(f"gate.yaml: tensors.{name}: missing; every stage tensor and output needs limits")
         if not parsed.tensors[name].given and not is_integer(_dtype(argument)):
             raise GateError(f"gate.yaml: tensors.{name}: no limit given; accepted: {gate_yaml.ACCEPTED['Limits']}")
+        if parsed.tensors[name].calibrated is not None and is_integer(_dtype(argument)):
+            raise GateError(f"gate.yaml: tensors.{name}.calibrated: {_dtype(argument).value} has no rounding error")
     order = list(parsed.tensors)
     for earlier, later in itertools.pairwise(order):
         if later in stages and earlier not in stages:

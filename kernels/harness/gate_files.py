@@ -35,8 +35,12 @@ def read(folder: Path) -> dict[str, bytes]:
     return contents
 
 
-def lock_of(task: Task, contents: dict[str, bytes]) -> GateLock:
-    """The lock over these bytes and over what the task says the kernel is called with and built with."""
+def lock_of(
+    task: Task, contents: dict[str, bytes], calibration: dict[str, dict[str, float]] | None = None
+) -> GateLock:
+    """The lock over these bytes, over what the task says the kernel is called with and built with, and over the limits
+    that calibration found.
+    """
     files = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
     judged = {
         "files": files,
@@ -46,13 +50,16 @@ def lock_of(task: Task, contents: dict[str, bytes]) -> GateLock:
         "build": task.build.model_dump(mode="json"),
         "baseline_flags": list(task.baseline.flags),
     }
+    if calibration:
+        judged["calibration"] = calibration
     canonical = json.dumps(judged, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return GateLock(digest=hashlib.sha256(canonical.encode()).hexdigest(), files=files)
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    return GateLock(digest=digest, files=files, calibration=calibration or {})
 
 
 def verify(task: Task, contents: dict[str, bytes], lock: GateLock) -> None:
     """Raises GateTampered naming the first file that is not what was locked."""
-    found = lock_of(task, contents)
+    found = lock_of(task, contents, lock.calibration)
     for name in sorted(lock.files.keys() | found.files.keys()):
         locked, now = lock.files.get(name), found.files.get(name)
         if now is None:
@@ -63,7 +70,7 @@ def verify(task: Task, contents: dict[str, bytes], lock: GateLock) -> None:
             raise GateTampered(f"gate file {name} was changed after the lock: sha256 {locked} locked, {now} found")
     if lock.digest != found.digest:
         raise GateTampered(
-            "the task's interface, configs or flags were changed after the gate was locked: "
+            "calibrated limits, or the task's interface, configs or flags were changed after the gate was locked: "
             f"digest {lock.digest} locked, {found.digest} found"
         )
 

@@ -12,10 +12,13 @@ from specs.errors import GateError
 from specs.schema import Name, Scalar
 
 ACCEPTED = {
-    "GateYaml": "contract, deterministic, distributions, tensors, edges, held_out",
+    "GateYaml": "contract, deterministic, distributions, tensors, edges, held_out, admits",
     "Case": "name, args",
     "Limits": ", ".join(Limits.model_fields),
 }
+
+
+Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=10)]
 
 
 class Case(BaseModel):
@@ -36,6 +39,7 @@ class GateYaml(BaseModel):
     tensors: dict[str, Limits] = Field(min_length=1)  # in checking order
     edges: tuple[Case, ...] = ()
     held_out: tuple[Case, ...] = ()
+    admits: dict[str, Reason] = Field(default_factory=dict)  # mutants let through on purpose, by name or by family
 
     @model_validator(mode="before")
     @classmethod

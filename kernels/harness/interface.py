@@ -28,6 +28,9 @@ _STRUCT_CODES = {
 }  # fmt: skip
 # C++ has no portable name for these; a candidate gets the raw bits.
 _BITS = {DType.F16: "uint16_t", DType.BF16: "uint16_t", DType.F8E4M3: "uint8_t", DType.F8E5M2: "uint8_t"}
+_CUDA_TYPES = {
+    DType.F16: "__half", DType.BF16: "__nv_bfloat16", DType.F8E4M3: "__nv_fp8_e4m3", DType.F8E5M2: "__nv_fp8_e5m2",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +47,32 @@ class Buffer:
         return prod(self.shape) * self.dtype.itemsize
 
 
-def prototype(interface: Interface) -> str:
-    """The declaration a candidate has to export, e.g. `void scale(const float* x, float* y, int32_t n)`."""
-    parameters = [f"{_c_type(argument)} {argument.name or 'stream'}" for argument in _host_arguments(interface)]
+def prototype(interface: Interface, *, cuda: bool = False) -> str:
+    """The declaration a candidate has to export, e.g. `void scale(const float* x, float* y, int32_t n)`.
+
+    With `cuda` a stream is accepted, and the small floating-point types have the names of CUDA's headers.
+    """
+    parameters = [f"{_c_type(a, named=cuda)} {a.name or 'stream'}" for a in _host_arguments(interface, cuda)]
     return f"void {interface.entry}({', '.join(parameters)})"
 
 
-def call_source(interface: Interface) -> str:
+def call_source(interface: Interface, *, cuda: bool = False) -> str:
     """C++ text of `ferret_invoke`, which turns the control page's slots into a call with the exact prototype.
 
-    Raises UserError for an argument that the C++ runner cannot pass.
+    A stream, which `cuda` accepts, is whatever `ferret_stream` holds. Raises UserError for an argument that the C++
+    runner cannot pass.
     """
-    arguments = _host_arguments(interface)
+    arguments = _host_arguments(interface, cuda)
     types = ", ".join(_c_type(argument) for argument in arguments)
-    values = ",\n        ".join(
-        f"pointer<{_c_type(argument)}>(arena, slots[{i}])"
-        if argument.kind in POINTERS
-        else f"scalar<{_c_type(argument)}>(slots[{i}])"
-        for i, argument in enumerate(arguments)
-    )
+
+    def value(index: int, argument: Argument) -> str:
+        if argument.kind is ArgumentKind.STREAM:
+            return "ferret_stream"
+        if argument.kind in POINTERS:
+            return f"pointer<{_c_type(argument)}>(arena, slots[{index}])"
+        return f"scalar<{_c_type(argument)}>(slots[{index}])"
+
+    values = ",\n        ".join(value(i, argument) for i, argument in enumerate(arguments))
     return f"""\
 #include <cstdint>
 #include <cstring>
@@ -76,6 +86,8 @@ template <typename T> static T scalar(std::uint64_t slot) {{
     std::memcpy(&value, &slot, sizeof value);
     return value;
 }}
+
+[[maybe_unused]] static void* ferret_stream;
 
 static void ferret_invoke(void* entry, unsigned char* arena, const std::uint64_t* slots) {{
     reinterpret_cast<void (*)({types})>(entry)(
@@ -105,24 +117,31 @@ def buffers(interface: Interface, variables: Mapping[str, Scalar]) -> tuple[Buff
 def slots(interface: Interface, variables: Mapping[str, Scalar], offsets: Mapping[str, int]) -> np.ndarray:
     """The control page's slots, u64 `[arguments]`: pointers as offsets into the arena, scalars as raw bytes.
 
-    A name that `offsets` leaves out is a null pointer. Raises UserError for a scalar without a usable value.
+    A name that `offsets` leaves out is a null pointer; a stream's slot is 0, since the callee's side knows it. Raises
+    UserError for a scalar without a usable value.
     """
     null = 2**64 - 1
     values = []
-    for argument in _host_arguments(interface):
+    for argument in interface.arguments:
+        if argument.kind is ArgumentKind.STREAM:
+            values.append(0)
+            continue
         assert argument.name is not None
         values.append(offsets.get(argument.name, null) if argument.kind in POINTERS else _scalar(argument, variables))
     return np.array(values, dtype=np.uint64)
 
 
-def _host_arguments(interface: Interface) -> tuple[Argument, ...]:
-    if streams := interface.of(ArgumentKind.STREAM):
+def _host_arguments(interface: Interface, cuda: bool) -> tuple[Argument, ...]:
+    if not cuda and (streams := interface.of(ArgumentKind.STREAM)):
         name = streams[0].name or "stream"
         raise UserError(f"interface {interface.entry}: argument {name!r} is a stream; a kernel on the CPU has none")
     return interface.arguments
 
 
-def _c_type(argument: Argument) -> str:
+def _c_type(argument: Argument, *, named: bool = False) -> str:
+    """The parameter's type; `named` gives it CUDA's names, for people, where the raw form will do for a call."""
+    if argument.kind is ArgumentKind.STREAM:
+        return "cudaStream_t" if named else "void*"
     if argument.kind is ArgumentKind.WORKSPACE:
         return "void*"
     assert argument.dtype is not None
@@ -132,7 +151,7 @@ def _c_type(argument: Argument) -> str:
             given = argument.dtype.value
             raise UserError(f"scalar {argument.name}: {given} cannot be passed by value; accepted: {accepted}")
         return _C_TYPES[argument.dtype]
-    pointee = _C_TYPES.get(argument.dtype) or _BITS[argument.dtype]
+    pointee = _C_TYPES.get(argument.dtype) or (_CUDA_TYPES if named else _BITS)[argument.dtype]
     return f"const {pointee}*" if argument.kind is ArgumentKind.INPUT else f"{pointee}*"
 
 

@@ -11,15 +11,16 @@ from pathlib import Path
 import numpy as np
 import structlog
 
-from kernels.harness import device, gate, trial
-from kernels.harness.arena import Arena, CandidateFault
+from kernels.harness import gate, machine, sanitize, trial
+from kernels.harness.arena import CandidateFault
 from kernels.harness.gate import Case, Gate
+from kernels.harness.machine import Contestant, Machine, Memory
 from kernels.harness.requests import Judge
-from kernels.harness.runner import Runner, RunnerKilled, Tools
-from kernels.harness.trial import Question
+from kernels.harness.runner import RunnerKilled
+from kernels.harness.trial import Answered, Question
 from specs.errors import RunnerLost, UserError
 from specs.outcomes import Failure, FailureKind, Metrics, Verdict, VerificationStage
-from specs.schema import ArgumentKind, Task
+from specs.schema import ArgumentKind, Language, Task
 
 log = structlog.get_logger()
 
@@ -29,7 +30,7 @@ STRESS_CALLS_LARGE = (8, 16)  # on the cheapest config, when the gate lists no e
 DEVICE_WAIT_S = 600.0  # as long as a measurement may wait for us
 
 
-Examine = Callable[[Runner, Question, np.random.Generator], None]
+Examine = Callable[[Contestant, Question, np.random.Generator], None]
 
 
 class _Refused(Exception):
@@ -47,15 +48,17 @@ def judge(request: Judge) -> Verdict:
     begin = time.monotonic()
     loaded = gate.load(request.task, request.gate, request.lock)
     library = read_library(request.library)
-    failure = None
+    failure, memory_check = None, ""
     with (
-        trial.tools(request.task, request.builds, request.sandbox) as tools,
-        device.lock(tools.cores.runner, DEVICE_WAIT_S, shared=True),
+        machine.opened(request.task, request.builds, request.sandbox) as where,
+        where.lock(DEVICE_WAIT_S, shared=True),
     ):
         trusted = request.library if request.role == "baseline" else None
-        court = _Court(request.task, loaded, tools, library, trusted, request.held_out, request.call_timeout_s)
+        court = _Court(request.task, loaded, where, library, trusted, request.held_out, request.call_timeout_s)
         try:
             court.hear()
+            if request.role == "candidate":
+                memory_check = _check_memory(request, loaded, library, where)
         except _Refused as refused:
             failure = refused.failure
         finally:
@@ -67,9 +70,30 @@ def judge(request: Judge) -> Verdict:
         gate=request.lock.digest,
         cases=court.calls,
         worst=tuple(court.worst[name] for name in loaded.limits if name in court.worst),
-        sandbox=tools.isolation,
+        sandbox=where.isolation,
+        memory_check=memory_check,
         seconds=time.monotonic() - begin,
     )
+
+
+def _check_memory(request: Judge, loaded: Gate, library: bytes, where: Machine) -> str:
+    """The last part of the stress stage: code at work under a checker of memory. A sentence, or _Refused."""
+    if request.task.language is not Language.CPP:
+        try:
+            return where.check_memory(loaded, library)
+        except CandidateFault as fault:
+            nowhere = Case(name="memory check", args={})
+            raise _Refused(_failure(VerificationStage.STRESS, nowhere, "watched", fault)) from None
+    if request.source is None:
+        return "not checked: the source is not at hand"
+    try:
+        return sanitize.check(loaded, request.task, request.source, request.builds, where.isolation)
+    except sanitize.MemoryFault as fault:
+        raise _Refused(
+            Failure(
+                kind=fault.kind, verification=VerificationStage.STRESS, case=fault.case, message=fault.message
+            )
+        ) from None  # fmt: skip
 
 
 def read_library(path: Path) -> bytes:
@@ -85,15 +109,15 @@ class _Court:
 
     task: Task
     gate: Gate
-    tools: Tools
+    machine: Machine
     library: bytes
     trusted: Path | None  # where the vendor's object lies, when it is that which is judged
     held_out: bool
     timeout_s: float
     calls: int = 0
     worst: dict[str, Metrics] = field(default_factory=dict)
-    _runner: Runner | None = None
-    _arena: Arena | None = None
+    _runner: Contestant | None = None
+    _memory: Memory | None = None
     _lost: int = 0
 
     def __post_init__(self) -> None:
@@ -118,9 +142,9 @@ class _Court:
 
     def close(self) -> None:
         self._release()
-        if self._arena is not None:
-            self._arena.close()
-            self._arena = None
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
 
     def _release(self) -> None:
         if self._runner is not None:
@@ -167,18 +191,18 @@ class _Court:
             else:
                 return
 
-    def _loaded(self) -> Runner:
+    def _loaded(self) -> Contestant:
         if self._runner is None:
-            if self._arena is None:
+            if self._memory is None:
                 gate.check_memory(self.task, [*self.configs, *self.edges])
-                self._arena = Arena(trial.arena_bytes(self.task, [*self.configs, *self.edges]))
+                self._memory = self.machine.memory(trial.shapes(self.task, [*self.configs, *self.edges]))
             if self.trusted is not None:
-                self._runner = Runner(self.tools, self._arena, trusted=self.trusted)
+                self._runner = self.machine.contestant(self._memory, trusted=self.trusted)
             else:
-                self._runner = Runner(self.tools, self._arena, candidate=self.library)
+                self._runner = self.machine.contestant(self._memory, candidate=self.library)
         return self._runner
 
-    def _right(self, runner: Runner, question: Question, rng: np.random.Generator) -> None:
+    def _right(self, runner: Contestant, question: Question, rng: np.random.Generator) -> None:
         """With the stage tensors asked for, then without; the golden is made only when the outputs are in."""
         asked = (True, False) if self.has_stages else (False,)
         answers = [self._put(runner, question, rng, stages=stages) for stages in asked]
@@ -187,20 +211,31 @@ class _Court:
             for metrics in trial.check(self.gate, answered, golden):
                 self._remember(metrics)
         if len(answers) == 2 and self.gate.deterministic:
-            trial.check_same(answers[0], answers[1], FailureKind.STAGE_DISAGREES, "with and without the stage tensors")
+            self._same_without_stages(runner, question, rng, *answers)
 
-    def _right_once(self, runner: Runner, question: Question, rng: np.random.Generator) -> None:
+    def _same_without_stages(
+        self, runner: Contestant, question: Question, rng: np.random.Generator, with_stages: Answered, without: Answered
+    ) -> None:
+        try:
+            trial.check_same(with_stages, without, FailureKind.STAGE_DISAGREES, "with and without the stage tensors")
+        except CandidateFault:
+            # A kernel that never answers twice alike differs here too, for no reason of the stage tensors'.
+            again = self._put(runner, question, rng, stages=False)
+            trial.check_same(without, again, FailureKind.NOT_DETERMINISTIC, "between two calls on the same input")
+            raise
+
+    def _right_once(self, runner: Contestant, question: Question, rng: np.random.Generator) -> None:
         answered = self._put(runner, question, rng, stages=False)
         for metrics in trial.check(self.gate, answered, self.gate.golden(question.inputs, question.case.args)):
             self._remember(metrics)
 
-    def _repeatable(self, runner: Runner, question: Question, rng: np.random.Generator) -> None:
+    def _repeatable(self, runner: Contestant, question: Question, rng: np.random.Generator) -> None:
         first, second = (self._put(runner, question, rng, stages=False) for _ in range(2))
         golden = self.gate.golden(question.inputs, question.case.args)
         trial.check_same(first, second, FailureKind.NOT_DETERMINISTIC, "between two calls on the same input")
         trial.check(self.gate, first, golden)
 
-    def _put(self, runner: Runner, question: Question, rng: np.random.Generator, *, stages: bool) -> trial.Answered:
+    def _put(self, runner: Contestant, question: Question, rng: np.random.Generator, *, stages: bool) -> trial.Answered:
         answered = trial.put(runner, self.task, question, rng, stages=stages, flush=False, timeout_s=self.timeout_s)
         self.calls += 1
         return answered

@@ -33,21 +33,34 @@ class Finished:
 
 
 def run(
-    argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path, timeout_s: float, limits: Limits
+    argv: Sequence[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    log: Path,
+    timeout_s: float,
+    limits: Limits,
+    errors: Path | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Finished:
-    """Run `argv` in `folder` with both its outputs appended to `log`. OSError when it cannot be started or logged."""
+    """Run `argv` in `folder` with both its outputs appended to `log`, or standard error to `errors` where given.
+
+    It inherits `pass_fds` and no other descriptor of ours.
+    OSError when it cannot be started or logged.
+    """
     numbers = (os.getpid(), limits.cpu_s, limits.memory_bytes, limits.file_bytes)
     leashed = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), *map(str, numbers), *argv]
     started = time.monotonic()
     timed_out = False
-    with log.open("ab") as sink:
+    with log.open("ab") as sink, (errors or log).open("ab") as errors_sink:
         process = subprocess.Popen(
             leashed,
             cwd=folder,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=sink,
-            stderr=subprocess.STDOUT,
+            stderr=errors_sink,
+            pass_fds=tuple(pass_fds),
             start_new_session=True,
         )
         try:

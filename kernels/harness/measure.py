@@ -10,20 +10,22 @@ import statistics as plain
 import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import structlog
 
-from kernels.harness import arena, device, gate, statistics, trial
+from kernels.harness import gate, gpu_state, machine, roofline, statistics, trial
 from kernels.harness.arena import CandidateFault
 from kernels.harness.gate import Case, Gate
+from kernels.harness.gpu_state import State
 from kernels.harness.judge import read_library
+from kernels.harness.machine import Contestant, Machine, Memory
 from kernels.harness.requests import BaselineMeasured, Measure, Measured
-from kernels.harness.runner import Runner, RunnerKilled, Tools
+from kernels.harness.runner import RunnerKilled
 from kernels.harness.trial import Answered, Question
-from specs.errors import GateError, RunnerLost
+from specs.errors import GateError, MachineError, RunnerLost
 from specs.outcomes import (
     BaselineTimes,
     ConfigMeasurement,
@@ -38,10 +40,11 @@ log = structlog.get_logger()
 
 Name = Literal["baseline", "candidate", "champion"]
 
-# Every so many rounds all runners are replaced: where a process happens to lie in memory makes one of two identical
-# kernels faster for as long as it lives. The first round of a new set is checked, but its times are dropped.
-ROUNDS_PER_PROCESS = 10
+# Every so many rounds all runners are replaced (Machine.rounds_per_process). The first round of a new set is checked,
+# but its times are dropped.
 CALL_TIMEOUT_S = 20.0
+HOST_CALLS = 5
+TURNS_AT_MOST = 4  # of one config, before all others have had one
 EMPTY_CALLS = 12  # of the baseline's runner; the fastest is the floor: no call that does anything can be shorter
 # Calls at or under the floor, on one config, that cannot be bad luck any more: so many, and more than were kept.
 # The honest call of a tiny kernel costs little more than nothing, and now and then measures as less.
@@ -55,8 +58,8 @@ FAULTS_MORE = 16
 # machine that is always busy has no better rounds to offer.
 DISTURBED_MORE = 10
 
-# How exactly ratios have to be known: min_gain near the decision, less where the contestants are far apart.
-SHARE_OF_DISTANCE = 0.25
+# How exactly ratios have to be known: half of the way to the decision, within bounds.
+SHARE_OF_DISTANCE = 0.5
 FINEST = 0.005
 COARSEST = 0.05
 
@@ -70,10 +73,12 @@ def measure(request: Measure) -> Measured | BaselineMeasured:
     begin = time.monotonic()
     loaded = gate.load(request.task, request.gate, request.lock)
     with (
-        trial.tools(request.task, request.builds, request.sandbox) as tools,
-        device.lock(tools.cores.runner, request.device_wait_s) as waited,
+        machine.opened(request.task, request.builds, request.sandbox) as where,
+        where.lock(request.device_wait_s) as waited,
     ):
-        contest = _Contest(request, loaded, tools)
+        contest = _Contest(request, loaded, where)
+        if request.task.work.flops is not None or request.task.work.bytes is not None:
+            contest.know_physics()
         failure = None
         try:
             contest.run()
@@ -81,8 +86,8 @@ def measure(request: Measure) -> Measured | BaselineMeasured:
             failure = failed.failure
         finally:
             contest.close()
-        taken_on = device.describe(tools.cores)
-    _write_samples(request, contest, tools, taken_on.model_dump(), waited, failure)
+        taken_on = where.describe()
+    _write_samples(request, contest, where, taken_on.model_dump(), waited, failure)
     if failure is not None:
         return Measured(outcome=MeasureOutcome(failure=failure), samples=request.samples)
     if request.candidate is None:
@@ -93,21 +98,25 @@ def measure(request: Measure) -> Measured | BaselineMeasured:
     scores = statistics.score_intervals(request.task, rounds)
     measurement = Measurement(
         library=contest.digests["candidate"],
-        configs=tuple(_config_measurement(name, r) for name, r in rounds.items()),
+        configs=tuple(_config_measurement(name, r, contest.host_us.get(name, {})) for name, r in rounds.items()),
         score=scores.score,
         geomean=scores.geomean,
         gain=scores.gain,
         device=taken_on,
-        sandbox=tools.isolation,
+        sandbox=where.isolation,
         seconds=time.monotonic() - begin,
     )
     return Measured(outcome=MeasureOutcome(measurement=measurement), samples=request.samples)
 
 
-def half_width(min_gain: float, rival_us: list[float], candidate_us: list[float]) -> float:
-    """How exactly, relative, a ratio has to be known before sampling may stop."""
-    distance = abs(plain.median(rival_us) / plain.median(candidate_us) - 1)
-    return min(max(SHARE_OF_DISTANCE * distance, min_gain, FINEST), COARSEST)
+def half_width(gain_needed: float, rival_us: list[float], candidate_us: list[float]) -> float:
+    """How exactly, relative, a ratio has to be known before sampling may stop.
+
+    What has to be decided is whether rival over candidate is above `gain_needed` (1 + min_gain against a champion, 1
+    against the baseline): the nearer it is, the closer one has to look.
+    """
+    distance = abs(plain.median(rival_us) / plain.median(candidate_us) / gain_needed - 1)
+    return min(max(SHARE_OF_DISTANCE * distance, FINEST), COARSEST)
 
 
 class _CandidateFailed(Exception):
@@ -132,13 +141,15 @@ class _PlayAgain(Exception):
 class _Contest:
     request: Measure
     gate: Gate
-    tools: Tools
+    machine: Machine
     times: dict[str, dict[Name, list[float]]] = field(default_factory=dict)  # config -> contestant -> microseconds
     samples: list[dict[str, Any]] = field(default_factory=list)
     digests: dict[Name, str] = field(default_factory=dict)
     floors_us: list[float] = field(default_factory=list)  # one for each set of processes
+    physics_us: dict[str, float] = field(default_factory=dict)  # config -> what no call can be shorter than
     description: str = ""
     dropped: str | None = None  # why the champion left the contest
+    host_us: dict[str, dict[Name, float]] = field(default_factory=dict)  # config -> contestant, launches included
 
     def __post_init__(self) -> None:
         request = self.request
@@ -150,24 +161,37 @@ class _Contest:
         self.digests = {name: hashlib.sha256(content).hexdigest() for name, content in self._libraries.items()}
         self.configs = [Case(name=c.name, args=c.args) for c in request.task.configs]
         self.times = {case.name: {name: [] for name in self._libraries} for case in self.configs}
-        self._runners: dict[Name, Runner] = {}
+        self._runners: dict[Name, Contestant] = {}
         # One for all contestants: they then read and write the very same pages, whose place in the machine's memory is
         # worth more than many an optimisation. It is safe because all but the one in its call stand still, and because
         # no system call that it may make reaches the pages behind a mapping.
-        self._arena: arena.Arena | None = None
+        self._memory: Memory | None = None
         self._kills: dict[Name, int] = {}
         self._voids: dict[tuple[Name, str], int] = {}
         self._disturbed: dict[str, int] = {}
         self._faults: dict[tuple[Name, str], list[int]] = {}
+        self._states: dict[tuple[Name, str], list[State]] = {}
+        self.throttled: dict[str, int] = {}
+        self._calibrated_again = False
+        self._turn_s: dict[str, float] = {}  # seconds of the last round of each config
         self._rng = trial.secret_rng()
         # Goldens are made and compared on the runners' core while the next inputs are drawn on the gate's; nothing of
         # it overlaps with a timed call.
-        self._checker = ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, {self.tools.cores.runner}))
+        self._checker = ThreadPoolExecutor(1, initializer=self._step_aside)
         self._checking: Future[None] | None = None
+
+    def _step_aside(self) -> None:
+        if self.machine.checker_core is not None:
+            os.sched_setaffinity(0, {self.machine.checker_core})
 
     def close(self) -> None:
         self._checker.shutdown(cancel_futures=True)
         self._release()
+
+    def know_physics(self, *, again: bool = False) -> None:
+        """Find what no call can be shorter than, from the device's measured peaks."""
+        task = self.request.task
+        self.physics_us = roofline.floors_us(task, task.configs, self.machine.peaks(again=again))
 
     # ------------------------------------------------------------ the rounds
 
@@ -181,8 +205,8 @@ class _Contest:
             try:
                 if fresh:
                     self._start()
-                for place in self._rng.permutation(len(waiting)):
-                    self._turns(index, waiting[place], keep=not fresh)
+                for case in self._in_random_order(waiting):
+                    self._turns(index, case, keep=not fresh)
                 self._join()
             except _Blame as blame:
                 self._blame(blame)
@@ -196,8 +220,46 @@ class _Contest:
             index += 1
             late = time.monotonic() > stop_at
             waiting = [case for case in waiting if not self._known(case, late)]
-            if index % ROUNDS_PER_PROCESS == 0:
+            if not waiting:
+                self._drop_throttled()
+                self._host_times()
+            if index % self.machine.rounds_per_process == 0:
                 self._release()
+
+    def _drop_throttled(self) -> None:
+        """Leave out rounds in which the device was held down. Raises MachineError when those are too many."""
+        for config, times in self.times.items():
+            bad: set[int] = set()
+            for name in times:
+                states = self._states.get((name, config), [])
+                bad.update(gpu_state.judge_samples([s.sm_mhz for s in states], [s.throttle for s in states]))
+            if bad and len(next(iter(times.values()))) - len(bad) < ROUNDS_AT_LEAST:
+                raise MachineError(f"the device was throttled in {len(bad)} rounds of {config}, and too few are left")
+            for name, values in times.items():
+                times[name] = [us for index, us in enumerate(values) if index not in bad]
+            self.throttled[config] = len(bad)
+
+    def _host_times(self) -> None:
+        """A few calls as their caller waits for them: a column of its own, beside the times that decide."""
+        for case in self.configs:
+            question = trial.ask(self.gate, self.request.task, case, self.gate.distributions[0], self._rng)
+            for name, runner in self._runners.items():
+                times = []
+                for _ in range(HOST_CALLS):
+                    filled, slots = trial.prepare(runner, self.request.task, question, self._rng, stages=False)
+                    times.append(self.machine.host_us(runner, filled, slots, CALL_TIMEOUT_S))
+                known = [us for us in times if us is not None]
+                if known:
+                    self.host_us.setdefault(case.name, {})[name] = plain.median(known)
+
+    def _in_random_order(self, waiting: list[Case]) -> list[Case]:
+        """Every config once, and the quick ones as often as the slowest leaves time for."""
+        slowest = max(self._turn_s.values(), default=0.0)
+        often = []
+        for case in waiting:
+            own = self._turn_s.get(case.name, 0.0)
+            often += [case] * (min(int(slowest / own), TURNS_AT_MOST) if 0 < own < slowest else 1)
+        return [often[place] for place in self._rng.permutation(len(often))]
 
     def _known(self, case: Case, late: bool) -> bool:
         times = self.times[case.name]
@@ -207,42 +269,50 @@ class _Contest:
         if late:
             return True
         candidate = times.get("candidate", times["baseline"])
-        rival = times.get("champion", times["baseline"])
-        target = half_width(self.request.task.search.min_gain, rival, candidate)
+        min_gain = self.request.task.search.min_gain
+        if "champion" in times:
+            target = half_width(1 + min_gain, times["champion"], candidate)
+        else:
+            target = max(half_width(1, times["baseline"], candidate), min_gain)  # nothing is decided by it yet
         return statistics.enough(times["baseline"], candidate, times.get("champion"), target)
 
     def _turns(self, index: int, case: Case, *, keep: bool) -> None:
         """One round on one config: the same inputs at the same new addresses, one call each, in random order."""
+        begin = time.monotonic()
         distribution = str(self._rng.choice(self.gate.distributions))
         question = trial.ask(self.gate, self.request.task, case, distribution, self._rng)
         self._join()
-        offsets = arena.draw_layout(question.buffers, self._rng)
+        assert self._memory is not None
+        offsets = self._memory.layout(question.buffers, self._rng)
         order: list[Name] = [list(self._runners)[i] for i in self._rng.permutation(len(self._runners))]
         answers: dict[Name, Answered] = {}
         for name in order:
             try:
-                answers[name] = trial.put(
+                answered = trial.put(
                     self._runners[name], self.request.task, question, self._rng,
                     stages=False, flush=True, timeout_s=CALL_TIMEOUT_S, offsets=offsets,
                 )  # fmt: skip
+                answers[name] = replace(answered, state=self.machine.state())
             except CandidateFault as fault:
                 raise _Blame(name, question, fault) from None
             except RunnerKilled as killed:
                 raise self._killed(name, question, killed) from None
         self._checking = self._checker.submit(self._check, question, answers)
+        self._turn_s[case.name] = time.monotonic() - begin
         self._take(index, question, order, answers, keep=keep)
 
     def _take(
         self, index: int, question: Question, order: list[Name], answers: dict[Name, Answered], *, keep: bool
     ) -> None:
         us = {name: answers[name].microseconds for name in order}
-        disturbed = [name for name in order if self.tools.cores.spin and answers[name].disturbed]
+        disturbed = [name for name in order if self.machine.watched and answers[name].disturbed]
         disturbed += [name for name in order if name not in disturbed and self._robbed(name, question, answers[name])]
         key = question.case.name
         lost = self._disturbed.get(key, 0)
         left_out = bool(disturbed) and lost < len(self.times[key]["baseline"]) + DISTURBED_MORE
         self._disturbed[key] = lost + left_out
-        under = [name for name in order if us[name] <= self.floors_us[-1]]
+        floor = max(self.floors_us[-1], self.physics_us.get(key, 0.0))
+        under = [name for name in order if us[name] <= floor]
         self.samples.append(
             {
                 "round": index,
@@ -250,6 +320,7 @@ class _Contest:
                 "distribution": question.distribution,
                 "order": order,
                 "microseconds": us,
+                "sm_mhz": {name: mhz for name in order if (mhz := answers[name].state.sm_mhz) is not None},
                 "disturbed": disturbed,
                 "used": keep and not under and not left_out,
             }
@@ -258,13 +329,19 @@ class _Contest:
             # A sample that ran no longer than a call that does nothing says nothing; the whole round is void.
             count = self._voids[name, key] = self._voids.get((name, key), 0) + 1
             if count >= VOID_LIMIT and count > len(self.times[key][name]):
-                floor = self.floors_us[-1]
-                calls = f"{count} calls"
-                message = f"{calls} took no longer than an empty call ({floor:.3f} us), last {us[name]:.3f} us"
+                if floor > self.floors_us[-1] and not self._calibrated_again:
+                    # Peaks that were measured beside a busy neighbour are too low, and floors of them too high.
+                    self._calibrated_again = True
+                    self.know_physics(again=True)
+                    self._voids[name, key] = 0
+                    continue
+                least = "an empty call" if floor == self.floors_us[-1] else "moving and computing what work: says takes"
+                message = f"{count} calls took no longer than {least} ({floor:.3f} us), last {us[name]:.3f} us"
                 raise _Blame(name, question, CandidateFault(FailureKind.TOO_FAST, message))
         if self.samples[-1]["used"]:
             for name, value in us.items():
                 self.times[key][name].append(value)
+                self._states.setdefault((name, key), []).append(answers[name].state)
 
     def _robbed(self, name: Name, question: Question, answered: Answered) -> bool:
         """Whether a rival had to fetch pages that it normally has: its time is too long through no fault of its own.
@@ -331,17 +408,18 @@ class _Contest:
     # ------------------------------------------------------------ the runners
 
     def _start(self) -> None:
-        if self._arena is None:
+        if self._memory is None:
             gate.check_memory(self.request.task, self.configs)
-            self._arena = arena.Arena(trial.arena_bytes(self.request.task, self.configs))
+            self._memory = self.machine.memory(trial.shapes(self.request.task, self.configs))
         loading = Question(self.configs[0], "loading", {}, (), {}, {})
+        self.machine.expect(self._memory, len(self._libraries), self.request.baseline)
         for name in list(self._libraries):
             try:
                 if name == "baseline":
-                    runner = Runner(self.tools, self._arena, trusted=self.request.baseline)
+                    runner = self.machine.contestant(self._memory, trusted=self.request.baseline)
                     self.description = runner.description
                 else:
-                    runner = Runner(self.tools, self._arena, candidate=self._libraries[name])
+                    runner = self.machine.contestant(self._memory, candidate=self._libraries[name])
                 self._runners[name] = runner
                 if name == "baseline":  # the only runner whose word on doing nothing can be trusted
                     self.floors_us.append(min(runner.empty(self._rng) for _ in range(EMPTY_CALLS)))
@@ -358,16 +436,16 @@ class _Contest:
         for runner in self._runners.values():
             runner.close()
         self._runners.clear()
-        if self._arena is not None:
-            self._arena.close()
-            self._arena = None
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
 
 
 def _rounds(times: dict[Name, list[float]]) -> statistics.Rounds:
     return statistics.Rounds(times["baseline"], times["candidate"], times.get("champion"))
 
 
-def _config_measurement(name: str, rounds: statistics.Rounds) -> ConfigMeasurement:
+def _config_measurement(name: str, rounds: statistics.Rounds, host_us: dict[Name, float]) -> ConfigMeasurement:
     champion = statistics.summarise(rounds.champion_us) if rounds.champion_us is not None else None
     baseline = statistics.summarise(rounds.baseline_us)
     return ConfigMeasurement(
@@ -377,20 +455,29 @@ def _config_measurement(name: str, rounds: statistics.Rounds) -> ConfigMeasureme
         champion=champion,
         ratio=statistics.ratio_interval(rounds.baseline_us, rounds.candidate_us),
         champion_ratio=baseline.median_us / champion.median_us if champion is not None else None,
+        baseline_host_us=host_us.get("baseline"),
+        candidate_host_us=host_us.get("candidate"),
     )
 
 
 def _write_samples(
-    request: Measure, contest: _Contest, tools: Tools, taken_on: dict[str, Any], waited: float, failure: Failure | None
+    request: Measure,
+    contest: _Contest,
+    where: Machine,
+    taken_on: dict[str, Any],
+    waited: float,
+    failure: Failure | None,
 ) -> None:
     content = {
         "task": request.task.name,
         "gate": request.lock.digest,
         "libraries": contest.digests,
         "device": taken_on,
-        "sandbox": tools.isolation,
+        "sandbox": where.isolation,
         "waited_for_device_s": round(waited, 3),
         "empty_call_us": contest.floors_us,
+        "physics_floor_us": contest.physics_us,
+        "throttled_rounds": contest.throttled,
         "champion_dropped": contest.dropped,
         "failure": failure.model_dump(mode="json") if failure is not None else None,
         "rounds": contest.samples,

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from specs.outcomes import BaselineTimes, BuildResult, Device, Digest, MeasureOutcome, Value, Verdict
+from specs.outcomes import BaselineTimes, BuildResult, Device, Digest, MeasureOutcome, SelfReported, Value, Verdict
 from specs.schema import Task
 
 Sandbox = Literal["required", "preferred", "off"]
@@ -23,14 +23,29 @@ class GateLock(Value):
 
     digest: Digest  # over every file below, the interface, tolerances and flags
     files: dict[str, Digest]  # path inside the gate folder -> sha256
+    # Limits found from the baseline's own error, tensor -> metric -> limit; the digest covers them too.
+    calibration: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
 class LockGate(Value):
-    """Hash a gate folder and check that it is usable for the task."""
+    """Hash a gate folder and check that it is usable for the task, and that no mutant gets through it.
+
+    A gate with calibrated limits needs the built baseline for its numbers. Without one it is only rehearsed, and the
+    reply names the tensors that are still to be calibrated.
+    """
 
     kind: Literal["lock_gate"] = "lock_gate"
     task: Task
     gate: Path  # folder
+    baseline: Path | None = None  # shared object of the vendor's baseline
+    builds: Path | None = None  # needed with a baseline
+    sandbox: Sandbox = "preferred"
+
+    @model_validator(mode="after")
+    def _a_baseline_is_run(self) -> Self:
+        if self.baseline is not None and self.builds is None:
+            raise ValueError("a baseline is run, which needs a folder of builds")
+        return self
 
 
 class Build(Value):
@@ -53,6 +68,7 @@ class Judge(Value):
     gate: Path
     lock: GateLock
     library: Path
+    source: Path | None = None  # what the library was built from: a C++ kernel is then checked with sanitizers too
     role: Literal["candidate", "baseline"] = "candidate"  # a baseline is ours: it may bring the vendor's libraries
     builds: Path
     held_out: bool = False  # also the gate's held-out cases: final acceptance only
@@ -83,7 +99,18 @@ class Measure(Value):
         return self
 
 
-Request = Annotated[LockGate | Build | Judge | Measure, Field(discriminator="kind")]
+class RunProgram(Value):
+    """Run a self-contained program once and read what it reports of itself."""
+
+    kind: Literal["run_program"] = "run_program"
+    task: Task
+    program: Path  # executable
+    sandbox: Sandbox = "preferred"
+    timeout_s: float = Field(default=600, gt=0)  # for the whole run: its own reference, baseline and every config
+    device_wait_s: float = Field(default=600, ge=0)  # how long to wait for the device lock
+
+
+Request = Annotated[LockGate | Build | Judge | Measure | RunProgram, Field(discriminator="kind")]
 
 
 class Refusal(Value):
@@ -97,6 +124,7 @@ class Refusal(Value):
 class Locked(Value):
     kind: Literal["locked"] = "locked"
     lock: GateLock
+    uncalibrated: tuple[str, ...] = ()  # tensors whose limits still need the baseline; such a lock judges nothing
 
 
 class Built(Value):
@@ -122,10 +150,18 @@ class BaselineMeasured(Value):
     samples: Path | None = None
 
 
+class ProgramRan(Value):
+    kind: Literal["program_ran"] = "program_ran"
+    report: SelfReported
+
+
+Result = Annotated[Locked | Built | Judged | Measured | BaselineMeasured | ProgramRan, Field(discriminator="kind")]
+
+
 class Reply(Value):
     """What `serve` writes: a result or a refusal, exactly one."""
 
-    result: Annotated[Locked | Built | Judged | Measured | BaselineMeasured, Field(discriminator="kind")] | None = None
+    result: Result | None = None
     refusal: Refusal | None = None
 
     @model_validator(mode="after")
@@ -137,5 +173,5 @@ class Reply(Value):
 
 __all__ = [
     "BaselineMeasured", "Build", "Built", "Device", "GateLock", "Judge", "Judged", "LockGate", "Locked",
-    "Measure", "Measured", "Refusal", "Reply", "Request", "Sandbox",
+    "Measure", "Measured", "ProgramRan", "Refusal", "Reply", "Request", "RunProgram", "Sandbox",
 ]

@@ -1,7 +1,11 @@
 // The throw-away process that loads one shared object and calls it when told to. It holds nothing worth stealing: no
 // golden, no seed, no tolerance, no clock that anybody believes.
 //
-// runner ARENA_FD CONTROL_FD ARENA_BYTES LIBRARY ENTRY CORE SPIN TRUSTED ADDRESS_BYTES CPU_SECONDS PARENT
+// runner ARENA_FD CONTROL_FD ARENA_BYTES LIBRARY ENTRY CORE SPIN TRUSTED ADDRESS_BYTES CPU_SECONDS PARENT RUNTIME
+//        RECORDING_FD RECORDING_BYTES
+//
+// As a recorder of CUDA calls it has no arena (descriptor -1) and loads RUNTIME first, our stand-in for the library
+// that the object is linked to; otherwise RUNTIME is "-".
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -25,6 +29,7 @@
 #include <unistd.h>
 
 #include "protocol.h"
+#include "tape.h"
 
 // Generated from the task's interface: `static void ferret_invoke(void* entry, unsigned char* arena, const uint64_t*)`.
 #include "call.inc"
@@ -34,6 +39,8 @@ using namespace ferret;
 namespace {
 
 Control* control;
+Recording* recording;  // null unless CUDA calls are recorded
+Bracket begin_recording, end_recording;
 
 // The numbers mean "the runner itself could not start"; the gate blames the machine for them, not the candidate.
 [[noreturn]] void give_up(const char* what) {
@@ -250,6 +257,7 @@ void allow_calling(Filter& filter) {
     filter.allow_when(SYS_tgkill, {Filter::low(0, self), Filter::low(2, SIGABRT)});
     filter.allow_when(SYS_tgkill, {Filter::low(0, self), Filter::low(2, SIGSYS)});
     filter.allow_if(SYS_write, 0, ~0u, 2);
+    filter.allow_if(SYS_writev, 0, ~0u, 2);  // the C library, of a damaged heap
 }
 
 // While the object is loaded the loader has to read files; nothing may be written, made or sent even then.
@@ -316,6 +324,20 @@ std::uint32_t put_right() {
 std::uint32_t put_right() { return 0; }
 #endif
 
+// The runtime library is ours and is there before the candidate: the loader takes it for the one that is asked for.
+void load_runtime(const char* path) {
+    void* runtime = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    auto attach = runtime != nullptr ? reinterpret_cast<Attach>(dlsym(runtime, "ferret_recorder_attach")) : nullptr;
+    if (attach == nullptr) {
+        const char* why = dlerror();
+        std::snprintf(control->text, kTextBytes, "the runtime library: %s", why != nullptr ? why : "no such symbol");
+        _exit(97);
+    }
+    begin_recording = reinterpret_cast<Bracket>(dlsym(runtime, "ferret_recorder_begin"));
+    end_recording = reinterpret_cast<Bracket>(dlsym(runtime, "ferret_recorder_end"));
+    attach(recording);
+}
+
 void serve(void* entry, unsigned char* arena, bool spin) {
     std::uint32_t last = 0;
     for (;;) {
@@ -323,7 +345,13 @@ void serve(void* entry, unsigned char* arena, bool spin) {
         while ((token = control->go.load(std::memory_order_acquire)) == last) futex(&control->go, FUTEX_WAIT, last);
         last = token;
         if (control->kind == kCall) {
-            ferret_invoke(entry, arena, control->slots);
+            if (recording != nullptr) {
+                begin_recording();
+                ferret_invoke(entry, reinterpret_cast<unsigned char*>(recording->base), control->slots);
+                end_recording();
+            } else {
+                ferret_invoke(entry, arena, control->slots);
+            }
             if (const std::uint32_t left = put_right()) control->left = left;
         }
         control->done.store(token, std::memory_order_release);
@@ -341,6 +369,9 @@ int main(int, char** argv) {
     const bool spin = std::atoi(argv[7]) != 0, trusted = std::atoi(argv[8]) != 0;
     const rlim_t address_bytes = std::strtoull(argv[9], nullptr, 10), cpu_seconds = std::strtoull(argv[10], nullptr, 10);
     const int parent = std::atoi(argv[11]);
+    const char* runtime = argv[12];
+    const int recording_fd = std::atoi(argv[13]);
+    const std::size_t recording_bytes = std::strtoull(argv[14], nullptr, 10);
 
     void* page = mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED, control_fd, 0);
     if (page == MAP_FAILED) give_up("control page");
@@ -355,10 +386,20 @@ int main(int, char** argv) {
     if (sched_setaffinity(0, sizeof cores, &cores) != 0) give_up("pinning to a core");
 
     // Populated here, so that no call pays for page faults on memory that an earlier layout did not touch.
-    void* memory = mmap(nullptr, arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, arena_fd, 0);
-    if (memory == MAP_FAILED) give_up("arena");
+    void* memory = nullptr;
+    if (arena_fd >= 0) {
+        memory = mmap(nullptr, arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, arena_fd, 0);
+        if (memory == MAP_FAILED) give_up("arena");
+    }
+    if (recording_fd >= 0) {
+        void* shared = mmap(nullptr, recording_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, recording_fd, 0);
+        if (shared == MAP_FAILED) give_up("recording");
+        recording = static_cast<Recording*>(shared);
+        ferret_stream = reinterpret_cast<void*>(recording->stream);
+    }
 
     const int library_fd = close_all_but(library);
+    if (recording != nullptr) load_runtime(runtime);
     limit(RLIMIT_CORE, 0, 0);
     limit(RLIMIT_FSIZE, 0, 0);
     limit(RLIMIT_NOFILE, 32, 32);

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -36,6 +37,7 @@ CPU_SECONDS = 3600  # a backstop behind the deadline of each call
 ADDRESS_SLACK = 4 << 30  # bytes over the arena: the loader, libraries, a kernel's own scratch
 NO_SLOTS = np.zeros(1, dtype=np.uint64)
 NO_RANGES = np.zeros((0, 2), dtype=np.uint64)
+_UNUSED = np.random.default_rng(0)  # without ranges nothing is drawn
 
 # Where things stand behind `state` on the control page; protocol.h says what they are.
 _STATE, _TRAPPED, _LEFT, _TEXT, _TEXT_BYTES = 0, 4, 8, 16, 2048
@@ -73,15 +75,24 @@ class Tools:
     cores: Cores
     isolation: sandbox.Isolation
 
+    @property
+    def builds(self) -> Path:
+        """The folder of builds that the program lies in."""
+        return self.program.parent.parent
 
-def build_runner(interface: Interface, builds: Path) -> Path:
-    """Compile the runner for one interface; the same interface is the same file."""
+
+def build_runner(interface: Interface, builds: Path, *, cuda: bool = False) -> Path:
+    """Compile the runner for one interface; the same interface is the same file. Only `cuda` accepts a stream."""
     return compile_tool(
         "runner",
         HERE / "runner.cpp",
         ["-std=c++17", "-O2", "-ldl", "-Wl,-z,relro,-z,now"],
         builds,
-        extra={"protocol.h": (HERE / "protocol.h").read_text(), "call.inc": call_source(interface)},
+        extra={
+            "protocol.h": (HERE / "protocol.h").read_text(),
+            "tape.h": (HERE / "tape.h").read_text(),
+            "call.inc": call_source(interface, cuda=cuda),
+        },
     )
 
 
@@ -93,23 +104,34 @@ class Called:
     faults: int  # minor page faults of the runner; known of flushed calls only
 
 
-class Runner:
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The memory that a process works on, and the library of ours that it loads first."""
+
+    fd: int = -1  # an arena
+    size: int = 0  # bytes
+    address: int = 0  # in the gate
+    runtime: Path | None = None
+    recording_fd: int = -1  # where the runtime library writes
+    recording_bytes: int = 0
+    reserved: int = 0  # bytes of address space that the runtime library keeps clear
+
+
+class Contained:
     """One object in one process. Asleep whenever it is not in a call."""
 
     def __init__(
-        self, tools: Tools, arena: Arena, *, candidate: bytes | None = None, trusted: Path | None = None
+        self, tools: Tools, ground: Ground, *, candidate: bytes | None = None, trusted: Path | None = None
     ) -> None:
         """Start and load; exactly one of `candidate` (the object's bytes) and `trusted` (its path) is given.
 
-        The arena stays the caller's; runners may share one, since no two of them ever run at the same time.
+        Raises CandidateFault when the object cannot be loaded, RunnerLost when the process itself did not start.
 
-        Raises CandidateFault when the object cannot be loaded, RunnerLost when the runner itself did not start.
-
-        Call it from a thread that outlives the runner: the system kills the runner when that thread ends.
+        Call it from a thread that outlives the process: the system kills it when that thread ends.
         """
         assert (candidate is None) != (trusted is None)
         self._tools = tools
-        self.arena = arena
+        self._ground = ground
         self._resources = contextlib.ExitStack()
         self._token = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -127,13 +149,14 @@ class Runner:
 
     def _start(self, candidate: bytes | None, trusted: Path | None) -> None:
         tools, keep = self._tools, self._resources
-        control_fd = _memory_file("ferret-control", keep)
+        control_fd = memory_file("ferret-control", keep)
         os.ftruncate(control_fd, tools.clock.control_bytes)
         self._control = np.frombuffer(mmap.mmap(control_fd, tools.clock.control_bytes), dtype=np.uint8)
-        fds = [self.arena.fd, control_fd]
+        ground = self._ground
+        fds = [control_fd, *(fd for fd in (ground.fd, ground.recording_fd) if fd >= 0)]
         library_fd = -1
         if candidate is not None:
-            library_fd = _memory_file("kernel.so", keep)
+            library_fd = memory_file("kernel.so", keep)
             with open(library_fd, "wb", closefd=False) as file:
                 file.write(candidate)
             os.lseek(library_fd, 0, os.SEEK_SET)
@@ -143,13 +166,15 @@ class Runner:
         self._errors = errors = keep.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  as long as the runner
         try:
             how = sandbox.launch(
-                tools.isolation, tools.program, library_fd=library_fd, trusted=trusted, info_fd=info_write
-            )
+                tools.isolation, tools.program, library_fd=library_fd, trusted=trusted, info_fd=info_write,
+                runtime=ground.runtime,
+            )  # fmt: skip
             own = [
-                self.arena.fd, control_fd, self.arena.size, how.library, tools.entry,
+                ground.fd, control_fd, ground.size, how.library, tools.entry,
                 tools.cores.runner, int(tools.cores.spin), int(trusted is not None),
-                self.arena.size + ADDRESS_SLACK, CPU_SECONDS,
+                ground.size + ground.reserved + ADDRESS_SLACK, CPU_SECONDS,
                 os.getpid() if tools.isolation == "process" else 0,  # bubblewrap dies with its parent by itself
+                how.runtime, ground.recording_fd, ground.recording_bytes,
             ]  # fmt: skip
             self._process = subprocess.Popen(
                 [*how.prefix, how.program, *map(str, own)],
@@ -191,7 +216,7 @@ class Runner:
         self.pid = self._find_pid()
         self._pidfd = os.pidfd_open(self.pid)
         self._resources.callback(os.close, self._pidfd)
-        self._line = Line(self._control.ctypes.data, self.arena.address, self._pidfd, self._tools.cores)
+        self._line = Line(self._control.ctypes.data, self._ground.address, self._pidfd, self._tools.cores)
         self._await_rest("while it was being loaded")
         self._processor_clock = _processor_clock(self.pid)
         self._held = _kilobytes(_status(self.pid), "VmData")
@@ -207,45 +232,15 @@ class Runner:
 
     # ------------------------------------------------------------ calling
 
-    def call(
-        self,
-        filled: Filled,
-        slots: np.ndarray,
-        rng: np.random.Generator,
-        *,
-        flush: bool,
-        timeout_s: float,
-        everywhere: bool = False,
-    ) -> Called:
-        """One call, timed by the gate; the runner is asleep again when this returns.
-
-        `everywhere` looks at every byte of the arena that is no buffer's, not only at the guards. Raises CandidateFault
-        when it crashes, exits or hangs, when threads, processes, memory or a changed processor mode are left behind,
-        when anything outside outputs, stage tensors and workspace was changed, or when an output changed after the
-        answer.
-        """
-        before, faults = _status(self.pid), _faults(self.pid)
+    def _call_untimed(self, slots: np.ndarray, timeout_s: float) -> None:
+        """One call without an arena. Raises CandidateFault as `Runner.call` does, for what it leaves behind too."""
+        switches = _switches(_status(self.pid))
         microseconds, reading = self._exchange(
-            Kind.CALL, slots, filled.ranges, rng, flush=flush, timeout_s=timeout_s, switches=_switches(before)
+            Kind.CALL, slots, NO_RANGES, _UNUSED, flush=False, timeout_s=timeout_s, switches=switches
         )
-        differs = self._tools.clock.differs
-        filled.check_surroundings(differs, everywhere=everywhere)
         status = _status(self.pid)
         self._check_alone(status, microseconds, reading.wall_us)
         self._check_left(status)
-        snapshot = filled.snapshot()
-        filled.check_late(snapshot, reading.probes, reading.probed, differs)
-        # Where nobody spins the gate runs on the same core, and wall time says nothing.
-        away = self._tools.cores.spin and reading.wall_us > microseconds * (1 + SLACK_SHARE) + SLACK_US
-        lost = reading.preempted or status.get(_PREEMPTIONS) != before.get(_PREEMPTIONS)
-        return Called(microseconds, snapshot, disturbed=bool(lost or away), faults=_faults(self.pid) - faults)
-
-    def empty(self, rng: np.random.Generator) -> float:
-        """Microseconds of a call that does nothing, with flushed caches."""
-        switches = _switches(_status(self.pid))
-        return self._exchange(
-            Kind.EMPTY, NO_SLOTS, NO_RANGES, rng, flush=True, timeout_s=REST_TIMEOUT_S, switches=switches
-        )[0]
 
     def _exchange(
         self,
@@ -373,7 +368,7 @@ class Runner:
         self._resources.close()
         self._first = None
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -395,6 +390,61 @@ class Runner:
         return self._errors.read(2048).decode(errors="replace").strip().replace("\n", "; ") or "it said nothing"
 
 
+class Runner(Contained):
+    """A kernel of a CPU: called on an arena, timed from outside."""
+
+    def __init__(
+        self, tools: Tools, arena: Arena, *, candidate: bytes | None = None, trusted: Path | None = None
+    ) -> None:
+        """Start and load, as `Contained` does, with its errors.
+
+        The arena stays the caller's; runners may share one, since no two of them ever run at the same time.
+        """
+        self.arena = arena
+        ground = Ground(arena.fd, arena.size, arena.address)
+        super().__init__(tools, ground, candidate=candidate, trusted=trusted)
+
+    def call(
+        self,
+        filled: Filled,
+        slots: np.ndarray,
+        rng: np.random.Generator,
+        *,
+        flush: bool,
+        timeout_s: float,
+        everywhere: bool = False,
+    ) -> Called:
+        """One call, timed by the gate; the runner is asleep again when this returns.
+
+        `everywhere` looks at every byte of the arena that is no buffer's, not only at the guards. Raises CandidateFault
+        when it crashes, exits or hangs, when threads, processes, memory or a changed processor mode are left behind,
+        when anything outside outputs, stage tensors and workspace was changed, or when an output changed after the
+        answer.
+        """
+        before, faults = _status(self.pid), _faults(self.pid)
+        microseconds, reading = self._exchange(
+            Kind.CALL, slots, filled.ranges, rng, flush=flush, timeout_s=timeout_s, switches=_switches(before)
+        )
+        differs = self._tools.clock.differs
+        filled.check_surroundings(differs, everywhere=everywhere)
+        status = _status(self.pid)
+        self._check_alone(status, microseconds, reading.wall_us)
+        self._check_left(status)
+        snapshot = filled.snapshot()
+        filled.check_late(snapshot, reading.probes, reading.probed, differs)
+        # Where nobody spins the gate runs on the same core, and wall time says nothing.
+        away = self._tools.cores.spin and reading.wall_us > microseconds * (1 + SLACK_SHARE) + SLACK_US
+        lost = reading.preempted or status.get(_PREEMPTIONS) != before.get(_PREEMPTIONS)
+        return Called(microseconds, snapshot, disturbed=bool(lost or away), faults=_faults(self.pid) - faults)
+
+    def empty(self, rng: np.random.Generator) -> float:
+        """Microseconds of a call that does nothing, with flushed caches."""
+        switches = _switches(_status(self.pid))
+        return self._exchange(
+            Kind.EMPTY, NO_SLOTS, NO_RANGES, rng, flush=True, timeout_s=REST_TIMEOUT_S, switches=switches
+        )[0]
+
+
 _HINTS = {
     "SIGSEGV": " (a memory access outside every mapping)",
     "SIGBUS": " (a memory access outside what backs a mapping, or misaligned)",
@@ -407,7 +457,7 @@ _HINTS = {
 }
 
 
-def _memory_file(name: str, keep: contextlib.ExitStack) -> int:
+def memory_file(name: str, keep: contextlib.ExitStack) -> int:
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
     except OSError as error:

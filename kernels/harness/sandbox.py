@@ -6,7 +6,7 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -28,6 +28,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C"}
 SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache")  # what the dynamic loader reads
 RUNNER = "/ferret/runner"
 LIBRARY = "/ferret/kernel.so"
+RUNTIME = "/ferret/libcudart.so"
 PROBE_TIMEOUT_S = 20
 
 
@@ -38,6 +39,7 @@ class Launch:
     prefix: tuple[str, ...]
     program: str
     library: str
+    runtime: str = "-"
 
 
 def choose(policy: Sandbox) -> Isolation:
@@ -76,23 +78,48 @@ def unusable() -> str | None:
     return None
 
 
-def launch(isolation: Isolation, runner: Path, *, library_fd: int, trusted: Path | None, info_fd: int) -> Launch:
+def launch(
+    isolation: Isolation,
+    runner: Path,
+    *,
+    library_fd: int,
+    trusted: Path | None,
+    info_fd: int,
+    runtime: Path | None = None,
+) -> Launch:
     """Start `runner` with the object behind `library_fd`, or with the `trusted` one at its own path.
 
     A candidate is handed over by descriptor: what runs is what was hashed, whatever becomes of the file. `info_fd` is
-    where bubblewrap tells the pid of its first process.
+    where bubblewrap tells the pid of its first process, `runtime` a library of ours that is loaded first.
     """
     if isolation == "process":
-        return Launch((), str(runner), str(trusted) if trusted else f"/proc/self/fd/{library_fd}")
+        library = str(trusted) if trusted else f"/proc/self/fd/{library_fd}"
+        return Launch((), str(runner), library, str(runtime or "-"))
     binds = ["--ro-bind", str(runner), RUNNER, "--info-fd", str(info_fd)]
     if trusted is None:
         binds += ["--perms", "0444", "--ro-bind-data", str(library_fd), LIBRARY]
     else:
         for place in (trusted, *search_folders(trusted)):
             binds += ["--ro-bind", str(place), str(place)]
+    if runtime is not None:
+        binds += ["--ro-bind", str(runtime), RUNTIME]
     # Last, since the files above are bound below it.
     binds += ["--remount-ro", "/"]
-    return Launch((*_walls(), *binds), RUNNER, str(trusted) if trusted else LIBRARY)
+    library = str(trusted) if trusted else LIBRARY
+    return Launch((*_walls(), *binds), RUNNER, library, RUNTIME if runtime is not None else "-")
+
+
+def enclosed(files: Mapping[Path, str], environment: Mapping[str, str]) -> list[str]:
+    """The words in front of a program that runs in walls of its own, sees `files` at the places given, and has a /proc.
+
+    That /proc is of the new pid namespace: it shows the program itself and nobody else.
+    """
+    command = [*_walls(), "--proc", "/proc"]
+    for path, place in files.items():
+        command += ["--ro-bind", str(path), place]
+    for name, value in environment.items():
+        command += ["--setenv", name, value]
+    return [*command, "--remount-ro", "/"]
 
 
 def _walls() -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from kernels.harness import build, gate
+from kernels.harness import admission, build, gate
 from kernels.harness.judge import judge
 from kernels.harness.measure import measure, write_atomically
 from kernels.harness.requests import (
@@ -22,10 +22,14 @@ from kernels.harness.requests import (
     LockGate,
     Measure,
     Measured,
+    ProgramRan,
     Refusal,
     Reply,
     Request,
+    RunProgram,
 )
+from kernels.harness.self_contained import run_program
+from kernels.harness.tolerances import calibrate
 from specs.errors import FerretError, MachineError, UserError
 
 # The machine is out of something that others may give back.
@@ -69,18 +73,32 @@ def answer(request: Request) -> Reply:
         return _internal(error)
 
 
-def do(request: Request) -> Built | Judged | Locked | Measured | BaselineMeasured:
+def do(request: Request) -> Built | Judged | Locked | Measured | BaselineMeasured | ProgramRan:
     match request:
         case LockGate():
-            lock = gate.lock(request.task, request.gate)
-            gate.rehearse(gate.load(request.task, request.gate, lock))
-            return Locked(lock=lock)
+            return _locked(request)
         case Build():
             return build.build(request)
         case Judge():
             return Judged(verdict=judge(request))
         case Measure():
             return measure(request)
+        case RunProgram():
+            return ProgramRan(report=run_program(request))
+
+
+def _locked(request: LockGate) -> Locked:
+    """A lock is given only to a gate that no mutant gets through; without its numbers a gate is only rehearsed."""
+    lock = gate.lock(request.task, request.gate)
+    loaded = gate.load(request.task, request.gate, lock)
+    gate.rehearse(loaded)
+    if loaded.uncalibrated and request.baseline is not None:
+        assert request.builds is not None
+        lock = calibrate(loaded, request.gate, request.baseline, request.builds, request.sandbox)
+        loaded = gate.load(request.task, request.gate, lock)
+    if not loaded.uncalibrated:
+        admission.refuse_weak(loaded, lock)
+    return Locked(lock=lock, uncalibrated=loaded.uncalibrated)
 
 
 def _refused(error: FerretError, *, retryable: bool) -> Reply:

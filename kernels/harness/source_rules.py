@@ -22,6 +22,7 @@ _LINES = re.compile(rf"(?:^|\*/){_GAP}(?:\#|%:|\?\?=){_GAP}(?:line\b|(?=\d)){_GA
 _PLAIN_LINE = re.compile(r'\s*\d+\s*(?:"([^"]*)"[\s\d]*)?')
 _PROBES = re.compile(r"__has_(?:include|include_next|embed)\b([^\n]*)")
 _PATH = re.compile(r"""\s*\(?\s*["<]([^">\n]*)[">]""")
+_MARKER = re.compile(r'^#(?: line)? \d+ "((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
 _INCBIN = re.compile(r"\.incbin\b", re.IGNORECASE)
 _ASSEMBLER_READS = re.compile(r"\.(?:incbin|include)\b", re.IGNORECASE)
 # Assembler macros can put such a directive's name together where no text search finds it.
@@ -55,9 +56,19 @@ def in_source(text: str, name: str) -> list[str]:
 
 def in_files_read(makefile: str, folder: Path, roots: Sequence[Path]) -> list[str]:
     """Findings among the files that the compiler read, from the make rule of its -MD."""
+    return _outside(_words(makefile), folder, roots)
+
+
+def in_line_markers(preprocessed: str, folder: Path, roots: Sequence[Path]) -> list[str]:
+    """Findings among the files whose text stands in a preprocessed file."""
+    files = dict.fromkeys(_MARKER.findall(preprocessed))
+    return _outside([re.sub(r"\\(.)", r"\1", file) for file in files if file[:1] != "<"], folder, roots)
+
+
+def _outside(files: Sequence[str], folder: Path, roots: Sequence[Path]) -> list[str]:
     allowed = [Path(os.path.normpath(root)) for root in (folder, *roots)]
     found = []
-    for word in _words(makefile):
+    for word in files:
         # A link inside an allowed folder was put there by the machine's owner, so links are not followed here.
         path = Path(os.path.normpath(folder / word))
         if not any(path.is_relative_to(root) for root in allowed):

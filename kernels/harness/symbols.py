@@ -1,10 +1,12 @@
-"""Which libraries and functions a C++ kernel may import, and why not the others."""
+"""Which libraries and functions a C++ or CUDA kernel may import, and why not the others."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+
+from specs.schema import Language
 
 
 def _words(text: str) -> frozenset[str]:
@@ -108,6 +110,68 @@ _FORBIDDEN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
     )
 )
+# What a CUDA kernel's host side may call: exactly what the recorder's runtime library (cudart.cpp) has.
+CUDA_LIBRARY = "libcudart.so.13"
+CUDA_RUNTIME = _words(
+    """
+    __cudaRegisterFatBinary __cudaRegisterFatBinaryEnd __cudaUnregisterFatBinary __cudaRegisterFunction
+    __cudaRegisterVar __cudaInitModule __cudaPushCallConfiguration __cudaPopCallConfiguration __cudaGetKernel
+    __cudaLaunchKernel cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel cudaGetKernel
+    cudaFuncGetName cudaFuncGetParamInfo
+    cudaFuncSetAttribute cudaFuncGetAttributes cudaFuncSetCacheConfig
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
+    cudaOccupancyAvailableDynamicSMemPerBlock cudaOccupancyMaxActiveClusters cudaOccupancyMaxPotentialClusterSize
+    cudaMemset cudaMemsetAsync cudaMemset2D cudaMemset2DAsync cudaMemcpy cudaMemcpyAsync cudaMemcpy2D
+    cudaMemcpy2DAsync cudaMemcpyToSymbol cudaMemcpyToSymbolAsync cudaGetSymbolAddress cudaGetSymbolSize
+    cudaMalloc cudaMallocAsync cudaFree cudaFreeAsync cudaMemGetInfo cudaPointerGetAttributes
+    cudaGetDevice cudaSetDevice cudaGetDeviceCount cudaGetDeviceProperties cudaDeviceGetAttribute
+    cudaDeviceSynchronize cudaDeviceGetStreamPriorityRange
+    cudaStreamSynchronize cudaStreamQuery cudaStreamIsCapturing cudaStreamGetPriority cudaStreamGetFlags
+    cudaStreamGetDevice
+    cudaGetLastError cudaPeekAtLastError cudaGetErrorString cudaGetErrorName
+    cudaDriverGetVersion cudaRuntimeGetVersion cudaGetDriverEntryPoint cudaGetDriverEntryPointByVersion
+    """
+)
+_CUDA_FORBIDDEN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.VERBOSE), f"{reason} is not accepted in a kernel")
+    for pattern, reason in (
+        (
+            r"cuda(Stream\w*Capture\w*|Graph(?!ics)\w*|UserObject\w*|ThreadExchangeStreamCaptureMode)",
+            "capturing a graph",
+        ),
+        (r"cuda(LaunchHostFunc|StreamAddCallback|Logs\w*|DeviceRegisterAsyncNotification)", "a callback on the host"),
+        (r"cuda(Stream\w*|CtxResetPersistingL2Cache)", "making, joining or changing a stream"),
+        (r"cudaEvent\w*", "an event, which reads a clock or joins streams,"),
+        (
+            r"cuda(Ipc\w*|\w*Peer\w*|MemPool\w*|MallocFromPoolAsync|\w*MemPool|\w*External\w*|DeviceGetP2P\w*)",
+            "reaching other devices, other processes or their memory",
+        ),
+        (
+            r"cuda(DeviceReset|\w*Limit|DeviceSet\w+|SetDeviceFlags|SetValidDevices|InitDevice|ChooseDevice)",
+            "changing the device for everybody",
+        ),
+        (
+            r"cuda(Host\w+|MallocHost|FreeHost|MallocManaged|MemPrefetch\w*|MemAdvise|MemRange\w*|MemDiscard\w*)"
+            r"|__cudaRegisterManagedVar",
+            "memory that host and device share",
+        ),
+        (r"cudaProfiler\w*|nvtx\w*", "driving a profiler"),
+        (r"cudaMemcpyFromSymbol\w*|cudaMemcpy\w*FromArray\w*", "reading the device's memory on the host"),
+        (
+            r"cuda(Library\w*|Kernel\w*|GetExportTable)|cu[A-Z]\w*|nvrtc\w*|nvJitLink\w*",
+            "calling the driver or loading other device code",
+        ),
+        (
+            r"cuda(\w*Array\w*|\w*Texture\w*|\w*Surface\w*|Graphics\w*|\w*ChannelDesc|Memcpy3D\w*|Memset3D\w*|Malloc3D"
+            r"|MallocPitch)|__cudaRegister(Texture|Surface)",
+            "an array, a texture or a surface",
+        ),
+        (r"(cublas|cudnn|cusparse|cusolver|cufft|curand|cutensor|nccl|nvshmem)\w*", "calling a vendor's library"),
+    )
+)
+_CUDA_NAME = re.compile(r"(__)?cuda[A-Z]\w*")
+REGISTRATION = "_ZL24__sti____cudaRegisterAllv"  # the constructor that nvcc makes of a file's kernels and variables
+
 # Names that code outside the candidate calls too. A kernel's own names may look like anything else, so this is exact.
 _OTHERS_CALL = _C | _words(
     """
@@ -123,15 +187,28 @@ _RUNTIME = re.compile(
 )
 
 
-def library_allowed(name: str) -> bool:
-    return _LIBRARY.fullmatch(name) is not None
+def libraries(language: Language) -> tuple[str, ...]:
+    return (*LIBRARIES, CUDA_LIBRARY) if language is Language.CUDA else LIBRARIES
 
 
-def objection(symbol: str, library: str | None, *, weak: bool) -> str | None:
+def library_allowed(name: str, language: Language = Language.CPP) -> bool:
+    return _LIBRARY.fullmatch(name) is not None or (language is Language.CUDA and name == CUDA_LIBRARY)
+
+
+def objection(symbol: str, library: str | None, *, weak: bool, language: Language = Language.CPP) -> str | None:
     """Why an undefined symbol is not accepted; None when it is.
 
     `library` is where the linker found it, None for a symbol without a version.
     """
+    if language is Language.CUDA:
+        # nvcc gives every __device__ function a host side that does nothing but exit(1). Whoever calls it ends.
+        if symbol in CUDA_RUNTIME or symbol == "exit":
+            return None
+        for pattern, reason in _CUDA_FORBIDDEN:
+            if pattern.fullmatch(symbol):
+                return reason
+        if _CUDA_NAME.fullmatch(symbol):
+            return "a kernel's host side may not call this part of CUDA"
     for pattern, reason in _FORBIDDEN:
         if pattern.fullmatch(symbol):
             return reason
@@ -149,8 +226,10 @@ def objection(symbol: str, library: str | None, *, weak: bool) -> str | None:
     return "it is not on the list of what a kernel may import (memory, maths, C++ run-time support)"
 
 
-def must_not_be_defined(symbol: str) -> bool:
+def must_not_be_defined(symbol: str, language: Language = Language.CPP) -> bool:
     """Whether exporting this name could stand in for the process's own function of that name."""
+    if language is Language.CUDA and _CUDA_NAME.fullmatch(symbol):
+        return True
     return symbol in _OTHERS_CALL or _RUNTIME.fullmatch(symbol) is not None
 
 
@@ -161,3 +240,12 @@ def readable_type(mangled: str) -> str:
         return "of unknown type"
     told = subprocess.run([program, "-t", mangled], capture_output=True, text=True, timeout=10, check=False)
     return told.stdout.strip() or mangled
+
+
+def readable_names(text: str) -> str:
+    """A text with every mangled name in it as the source has it, when c++filt can tell."""
+    program = shutil.which("c++filt")
+    if program is None or "_Z" not in text:
+        return text
+    told = subprocess.run([program], input=text, capture_output=True, text=True, timeout=10, check=False)
+    return told.stdout.strip() or text

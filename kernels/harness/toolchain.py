@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kernels.harness import source_rules
+from kernels.harness import python_rules, source_rules
 from specs.errors import MachineError, UserError
-from specs.schema import Language
+from specs.schema import Language, Task
 
 Look = Callable[[Path], list[str]]  # the compile folder -> findings
 
@@ -50,6 +52,11 @@ class Toolchain(Protocol):
         ...
 
     @property
+    def product(self) -> str:
+        """The file there that a build yields."""
+        ...
+
+    @property
     def default_flags(self) -> tuple[str, ...]: ...
 
     def find(self) -> Compiler:
@@ -58,6 +65,10 @@ class Toolchain(Protocol):
 
     def identity(self, compiler: Compiler, flags: Sequence[str]) -> dict[str, str]:
         """Everything beyond source and flags that can change the object it makes."""
+        ...
+
+    def target_flags(self, task: Task, flags: Sequence[str]) -> list[str]:
+        """What the task's device adds in front of its flags; raises UserError for a device that nobody knows."""
         ...
 
     def source_findings(self, text: str) -> list[str]: ...
@@ -71,6 +82,7 @@ class Gxx:
     """g++, in three steps so that the files it read and the assembly it wrote can be looked at."""
 
     source_name = "kernel.cpp"
+    product = "kernel.so"
     default_flags = ("-std=c++17", "-O3", "-march=native")
 
     def find(self) -> Compiler:
@@ -90,6 +102,9 @@ class Gxx:
         if any(re.fullmatch(r"-m(arch|tune|cpu)=native", flag) for flag in flags):
             identity["cpu"] = _cpu()  # the same command makes another object on another CPU
         return identity
+
+    def target_flags(self, task: Task, flags: Sequence[str]) -> list[str]:
+        return []  # a CPU task says -march itself
 
     def source_findings(self, text: str) -> list[str]:
         return source_rules.in_source(text, self.source_name)
@@ -123,7 +138,195 @@ class Gxx:
         ]
 
 
-TOOLCHAINS: dict[Language, Toolchain] = {Language.CPP: Gxx()}
+class Nvcc:
+    """nvcc for the device's half and g++ for the host's, so that what both read and wrote can be looked at.
+
+    nvcc makes device code and one preprocessed C++ file that carries it; from there on the steps are those of g++. A
+    kernel is one file, so nothing is linked on the device's side, which saves a second.
+    """
+
+    source_name = "kernel.cu"
+    product = "kernel.so"
+    default_flags = ("-std=c++17", "-O3", "-lineinfo")
+
+    def find(self) -> Compiler:
+        found = shutil.which("nvcc")
+        if found is None:
+            raise UserError("nvcc is not on PATH; CUDA kernels need it: install the CUDA toolkit, 13.0 or later")
+        host = Gxx().find()
+        path = Path(found).absolute()
+        said = _ask(path, "--version")
+        release = re.search(r"\bV(\d+\.\d+\.\d+)", said)
+        name = f"nvcc {release.group(1)}" if release else "nvcc"
+        return Compiler(path, f"{name}, {host.first_line}\n{said}\n{host.version}", host.target)
+
+    def identity(self, compiler: Compiler, flags: Sequence[str]) -> dict[str, str]:
+        return {
+            "path": str(compiler.path.resolve()),
+            "host": str(Gxx().find().path.resolve()),
+            "version": compiler.version,
+            "target": compiler.target,
+            "libc": " ".join(platform.libc_ver()),
+        }
+
+    def target_flags(self, task: Task, flags: Sequence[str]) -> list[str]:
+        if any(_CHOOSES_DEVICE.match(flag) for flag in flags):
+            return []
+        name = _device_code(task)
+        return [f"-gencode=arch=compute_{name},code=sm_{name}"]
+
+    def source_findings(self, text: str) -> list[str]:
+        return source_rules.in_source(text, self.source_name)
+
+    def steps(self, compiler: Compiler, source: str, flags: Sequence[str], output: str, *, shared: bool) -> list[Step]:
+        host = Gxx().find()
+        toolkit = _toolkit(compiler)
+        stem = Path(source).stem
+        for flag in flags:
+            if re.fullmatch(r"--?(rdc|relocatable-device-code|dc|dlto|dlink-time-opt|device-c)(=.*)?", flag):
+                raise UserError(f"build flag {flag}: a kernel is one file that is compiled as a whole; leave it out")
+        compiling, for_host, linking = _nvcc_flags(flags)
+        # NVTX, which CUDA's own headers bring along, looks for a profiler's library when it is first used.
+        ours = ["--no-compress", "-Xcompiler", "-fPIC", "--cuda", "--keep", "-DNVTX_DISABLE"]
+        # Unique symbols would bind across objects that are meant to be strangers, even under RTLD_LOCAL.
+        host_ours = ["-fPIC", "-fno-gnu-unique", "-fmax-errors=20", "-Wno-psabi"]
+        # A toolkit is often found through a link, and names its headers by where it really is.
+        places = [found / place for found in (toolkit, toolkit.resolve()) for place in _TOOLKIT_HEADERS]
+        roots = [*_include_roots(host), *places, *(place.resolve() for place in places), *_named_by(flags)]
+
+        def look_at_files(folder: Path) -> list[str]:
+            rule = (folder / f"{stem}.d").read_text(encoding="utf-8", errors="replace")
+            # The rule tells of the pass for the host alone; what the pass for the device read stands in its output.
+            passed = (folder / f"{stem}.cpp1.ii").read_text(encoding="utf-8", errors="replace")
+            found = source_rules.in_files_read(rule, folder, roots)
+            return list(dict.fromkeys([*found, *source_rules.in_line_markers(passed, folder, roots)]))
+
+        def look_at_assembly(folder: Path) -> list[str]:
+            assembly = (folder / f"{stem}.s").read_text(encoding="utf-8", errors="replace")
+            return source_rules.in_assembly(assembly, source)
+
+        half = f"{stem}.cu.cpp.ii"
+        folders = [folder for place in _TOOLKIT_LIBRARIES if (folder := toolkit / place).is_dir()]
+        libraries = [f"-L{folder}" for folder in folders]
+        if linking or not shared:
+            libraries += [f"-Wl,-rpath,{folder}" for folder in folders]
+        return [
+            Step((str(compiler.path), *compiling, *ours, source, "-o", half, "-MD", "-MF", f"{stem}.d"), look_at_files),
+            Step((str(host.path), *for_host, *host_ours, "-S", half, "-o", f"{stem}.s"), look_at_assembly),
+            Step((str(host.path), *host_ours, "-c", f"{stem}.s", "-o", f"{stem}.o")),
+            Step(
+                (
+                    str(host.path),
+                    f"{stem}.o",
+                    *_for_linking(for_host),
+                    *libraries,
+                    *linking,
+                    "-lcudart",
+                    *(["-shared", "-Wl,--no-undefined"] if shared else []),
+                    "-o",
+                    output,
+                )
+            ),
+        ]
+
+
+_CHOOSES_DEVICE = re.compile(r"--?(gencode|generate-code|arch|gpu-architecture|code|gpu-code)(=|$)")
+_TOOLKIT_HEADERS = ("include", f"targets/{platform.machine()}-linux/include", "targets/sbsa-linux/include")
+_TOOLKIT_LIBRARIES = ("lib64", f"targets/{platform.machine()}-linux/lib", "targets/sbsa-linux/lib")
+_COMPUTE = re.compile(r"(?:sm_?|compute_?)?(\d{2,3}[af]?)|(\d{1,2})\.(\d[af]?)")
+_DEVICES = (
+    (r"G?H(100|200|800|20)|HOPPER", "90a"),
+    (r"G?B(100|200)|BLACKWELL", "100a"),
+    (r"G?B300", "103a"),
+    (r"A(100|800|30)", "80"),
+    (r"A(10|40|6000)|RTX ?(30\d\d|A\d+)", "86"),
+    (r"L(4|40)|RTX ?40\d\d", "89"),
+    (r"RTX ?50\d\d|RTX ?PRO", "120a"),
+)
+
+
+def _device_code(task: Task) -> str:
+    """`90a` and the like: what the task's arch says, else what its gpu is."""
+    if match := _COMPUTE.fullmatch(task.arch.strip().lower()):
+        return match.group(1) or f"{match.group(2)}{match.group(3)}"
+    for pattern, name in _DEVICES:
+        if re.search(rf"\b({pattern})", task.gpu.upper()):
+            return name
+    raise UserError(
+        f"task {task.name}: neither arch {task.arch!r} nor gpu {task.gpu!r} tells what to compile for; "
+        "accepted: an arch such as sm_90a, or a -gencode flag"
+    )
+
+
+def _toolkit(compiler: Compiler) -> Path:
+    said = re.search(r"^#\$ TOP=(.+)$", _ask(compiler.path, "--dryrun", "-E", "-x", "cu", "/dev/null"), re.MULTILINE)
+    return Path(os.path.normpath(said.group(1).strip() if said else compiler.path.resolve().parent.parent))
+
+
+def _nvcc_flags(flags: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """What of nvcc's flags each of nvcc, g++ and the linker gets."""
+    compiling: list[str] = []
+    for_host: list[str] = []
+    linking: list[str] = []
+    left = iter(flags)
+    for flag in left:
+        name, _, value = flag.partition("=")
+        if name in ("-Xcompiler", "--compiler-options", "-Xlinker", "--linker-options"):
+            value = value or next(left, "")
+            if name in ("-Xlinker", "--linker-options"):
+                linking += [f"-Wl,{value}"]
+            else:
+                compiling += ["-Xcompiler", value]
+                for_host += value.split(",")
+        elif _only_links(flag) and flag != "-lineinfo":  # which is no library
+            linking.append(flag)
+        else:
+            compiling.append(flag)
+            if re.fullmatch(r"-std=.*|-O\d?|-g", flag):
+                for_host.append(flag)
+    return compiling, for_host, linking
+
+
+class Triton:
+    """No compiler: a candidate is Python, compiled kernel by kernel when its launcher runs (see triton_host.py).
+
+    What is built is the source itself, once its text has been looked at; that is done by a process of its own.
+    """
+
+    source_name = "kernel.py"
+    product = "kernel.py"
+    default_flags = ()
+
+    def find(self) -> Compiler:
+        if importlib.util.find_spec("triton") is None:
+            raise UserError("the package triton is not installed; Triton kernels need it: pip install 'ferret[triton]'")
+        python = Path(sys.executable).resolve()
+        return Compiler(python, f"{_package_version('triton')}\nPython {platform.python_version()}", "cuda")
+
+    def identity(self, compiler: Compiler, flags: Sequence[str]) -> dict[str, str]:
+        return {"path": str(compiler.path), "version": compiler.version, "target": compiler.target}
+
+    def target_flags(self, task: Task, flags: Sequence[str]) -> list[str]:
+        if flags:
+            raise UserError(f"build flags {' '.join(flags)}: a Triton kernel is given no flags; leave them out")
+        return []  # the device that it runs on decides
+
+    def source_findings(self, text: str) -> list[str]:
+        return []  # in its step
+
+    def steps(self, compiler: Compiler, source: str, flags: Sequence[str], output: str, *, shared: bool) -> list[Step]:
+        if not shared:
+            raise UserError("language 'triton' makes no self-contained program; accepted: cpp, cuda")
+
+        def look(folder: Path) -> list[str]:
+            found: list[str] = json.loads((folder / python_rules.OUTLINE).read_text())["findings"]
+            return found
+
+        rules = Path(python_rules.__file__).resolve()
+        return [Step((str(compiler.path), "-I", "-S", "-B", str(rules), source, python_rules.OUTLINE), look)]
+
+
+TOOLCHAINS: dict[Language, Toolchain] = {Language.CPP: Gxx(), Language.CUDA: Nvcc(), Language.TRITON: Triton()}
 
 
 def toolchain_for(language: Language) -> Toolchain:

@@ -8,24 +8,30 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernels.harness import arena, device, sandbox
-from kernels.harness.arena import CandidateFault, Filled
+from kernels.harness.arena import CandidateFault, Prepared
 from kernels.harness.clock import Clock
 from kernels.harness.compare import compare
 from kernels.harness.gate import Case, Gate, Golden
+from kernels.harness.gpu_state import State
 from kernels.harness.interface import Buffer, buffers, slots
 from kernels.harness.requests import Sandbox
-from kernels.harness.runner import Runner, Tools, build_runner
+from kernels.harness.runner import Tools, build_runner
 from specs.errors import UserError
 from specs.outcomes import FailureKind, Metrics
-from specs.schema import ArgumentKind, Interface, Scalar, Task
+from specs.schema import ArgumentKind, Interface, Language, Scalar, Task
+
+if TYPE_CHECKING:
+    from kernels.harness.machine import Contestant
 
 # How much of an integer tensor has to look untouched before "not written" is the better word for "wrong": noise agrees
 # with one right answer in 256 by chance when elements are bytes.
 UNTOUCHED_SHARE = 0.02
+STILL = State()
 
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 
@@ -39,15 +45,15 @@ def tools(task: Task, builds: Path, policy: Sandbox) -> Iterator[Tools]:
     last, private = device.cache_bytes(cores.runner)
     clock = Clock(builds, flush_bytes=2 * last, private_bytes=2 * private)
     try:
-        program = build_runner(interface, builds)
-        with device.pinned(cores.gate), _unreadable():
+        program = build_runner(interface, builds, cuda=task.language is Language.CUDA)
+        with device.pinned(cores.gate), unreadable():
             yield Tools(program, interface.entry, clock, cores, isolation)
     finally:
         clock.close()
 
 
 @contextlib.contextmanager
-def _unreadable() -> Iterator[None]:
+def unreadable() -> Iterator[None]:
     """Nobody of the same user can read this process's memory, where goldens are, while a candidate runs."""
     libc = ctypes.CDLL(None)
     before = libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
@@ -88,13 +94,18 @@ class Question:
 def ask(gate: Gate, task: Task, case: Case, distribution: str, rng: np.random.Generator) -> Question:
     """Draw inputs that have never been seen before."""
     variables = task.variables(case.args)
-    shapes = buffers(interface_of(task), variables)
+    wanted = buffers(interface_of(task), variables)
     inputs = gate.inputs(rng, case.args, distribution)
-    return Question(case, distribution, variables, shapes, inputs, arena.input_bytes(shapes, inputs))
+    return Question(case, distribution, variables, wanted, inputs, arena.input_bytes(wanted, inputs))
 
 
 def arena_bytes(task: Task, cases: Sequence[Case]) -> int:
-    return arena.bytes_needed(buffers(interface_of(task), task.variables(case.args)) for case in cases)
+    return arena.bytes_needed(shapes(task, cases))
+
+
+def shapes(task: Task, cases: Sequence[Case]) -> list[tuple[Buffer, ...]]:
+    """The buffers of every case."""
+    return [buffers(interface_of(task), task.variables(case.args)) for case in cases]
 
 
 def case_bytes(task: Task, case: Case) -> int:
@@ -108,13 +119,14 @@ class Answered:
 
     microseconds: float
     tensors: Mapping[str, np.ndarray]
-    filled: Filled
+    filled: Prepared
     disturbed: bool = False  # see Called
     faults: int = 0
+    state: State = STILL  # of the device, right after a timed call
 
 
 def put(
-    runner: Runner,
+    runner: Contestant,
     task: Task,
     question: Question,
     rng: np.random.Generator,
@@ -125,13 +137,10 @@ def put(
     offsets: Mapping[str, int] | None = None,
 ) -> Answered:
     """One call at fresh addresses (or at `offsets`); raises CandidateFault when it broke a rule on the way."""
-    interface = interface_of(task)
-    offsets = arena.draw_layout(question.buffers, rng) if offsets is None else offsets
-    filled = arena.fill(runner.arena, question.buffers, offsets, question.private, rng, stages=stages)
-    given = {buffer.name: offsets[buffer.name] for buffer in filled.buffers}
+    filled, arguments = prepare(runner, task, question, rng, stages=stages, offsets=offsets)
     called = runner.call(
         filled,
-        slots(interface, question.variables, given),
+        arguments,
         rng,
         flush=flush,
         timeout_s=timeout_s,
@@ -139,6 +148,22 @@ def put(
     )
     tensors = filled.tensors(called.snapshot)
     return Answered(called.microseconds, tensors, filled, called.disturbed, called.faults)
+
+
+def prepare(
+    runner: Contestant,
+    task: Task,
+    question: Question,
+    rng: np.random.Generator,
+    *,
+    stages: bool,
+    offsets: Mapping[str, int] | None = None,
+) -> tuple[Any, np.ndarray]:
+    """Lay inputs and poison out for one call; what was laid out, and the call's slots, u64 `[arguments]`."""
+    offsets = runner.arena.layout(question.buffers, rng) if offsets is None else offsets
+    filled = runner.arena.fill(question.buffers, offsets, question.private, rng, stages=stages)
+    given = {buffer.name: offsets[buffer.name] for buffer in filled.buffers}
+    return filled, slots(interface_of(task), question.variables, given)
 
 
 def check(gate: Gate, answered: Answered, golden: Golden) -> list[Metrics]:

@@ -194,3 +194,27 @@ def test_no_git_process_stays_behind(folder: Path) -> None:
         assert [pid for pid in descendants(os.getpid()) if pid not in before and is_alive(pid)] == []
     finally:
         gc.enable()
+
+
+def test_what_a_program_reports_of_itself_is_labelled(tmp_path: Path) -> None:
+    """In the subject, in every line of figures and in the tag."""
+    source = {"sha256": SHA, "size": 1}
+    configs = [{"config": "small", "ratio": 1.2}, {"config": "large", "ratio": 0.0, "reason": "INVALID"}]
+    reported = Iteration.model_validate(
+        {
+            "index": 0, "version": "v001", "stage": "OPTIMIZE", "ending": "win", "reason": "by its own words",
+            "proposal": {"source": source, "normal": SHA, "origin": "optimizer", "label": "step 0"},
+            "build": {"status": "built", "key": SHA, "library": source},
+            "self_reported": {"program": SHA, "configs": configs, "score": 0.6, "geomean": 0.0},
+        }
+    )  # fmt: skip
+    asked = given(0, "v001").model_copy(update={"iteration": reported})
+    done = commit_iteration(tmp_path / "record", asked, b"// champion\n", b"// candidate\n")
+    with Repo(tmp_path / "record") as repo:
+        lines = str(repo.head.commit.message).splitlines()
+        assert [tag.name for tag in repo.tags] == ["v001-self-reported"]
+    assert done.tag == "v001-self-reported"
+    assert lines[0] == "v001: win (self-reported), step 0"
+    assert "self-reported score 0.6000; nothing of it was verified" in lines
+    assert "  small: self-reported ratio 1.2000" in lines
+    assert "  large: self-reported ratio 0.0000 (INVALID)" in lines

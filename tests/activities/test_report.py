@@ -99,3 +99,27 @@ def test_a_run_without_a_kernel_has_a_report() -> None:
 def test_an_unknown_price_is_not_nothing() -> None:
     """A cost that is not known says so."""
     assert "unknown price" in render(summary(charge={"usd": None}))
+
+
+def test_a_self_reported_page_says_so_everywhere() -> None:
+    """Title, badge, headings, figures, and the standing of the run; never in the green of a proven win."""
+    said = {"config": EVIL, "ratio": 1.2, "ours_us": 10.0, "reference_us": 12.0}
+    bad = {"config": "large", "ratio": 0.0, "reason": EVIL}
+    report = {"program": SHA, "configs": [said, bad], "score": 1.2, "geomean": 0.0, "machine": EVIL}
+    page = render(
+        summary(
+            standing="self-reported", outcome="accepted (self-reported)", measurement=None, self_reported=report,
+            gate_digest=None,
+        )
+    )  # fmt: skip
+    assert EVIL not in page
+    assert "accepted (self-reported)</title>" in page
+    assert '<span class="badge" style="background:#b7791f">accepted (self-reported)</span>' in page
+    assert "Every number here is self-reported" in page
+    assert "Nothing was verified." in page
+    for heading in ("Ratio to the baseline, per config", "Score over the iterations", "Iterations"):
+        assert f"<h2>{heading} (self-reported)</h2>" in page
+    for figure in ("score (min_ratio)", "geomean", "champion"):
+        assert f"<span>{figure} (self-reported)</span>" in page
+    assert '<th class="n">self-reported ratio</th>' in page
+    assert "95% interval" not in page

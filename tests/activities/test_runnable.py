@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from activities.runnable import need_compiler, obstacles, refuse_unrunnable
+from activities.runnable import need_compiler, need_device, obstacles, refuse_unrunnable
+from kernels.harness import toolchain
 from specs.errors import UserError
+from specs.loader import load_task
+from specs.schema import Language
 from tests.fakes import write_task
 
 
@@ -25,12 +28,24 @@ def test_a_complete_task_has_no_obstacle(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "field", "message"),
     [
-        ({"gate": None}, "gate", "none given; a gate folder is needed: this version does not write gates"),
+        (
+            {"gate": None},
+            "gate",
+            "none given; a gate folder is needed: this version does not write gates (a program with its own main and "
+            "reference runs with harness: self_contained)",
+        ),
         ({"interface": None}, "interface", "none given; the function that every candidate exports is needed"),
         ({"baseline": {"source": "memcpy"}}, "baseline.program", "none given; a source file to time against is needed"),
-        ({"harness": "self_contained"}, "harness", "'self_contained' is not available in this version; accepted: gate"),
-        ({"language": "cuda", "gpu": "H200"}, "language", "'cuda' cannot be built by this version; accepted: cpp"),
-        ({"language": "triton", "gpu": "H200"}, "language", "'triton' cannot be built by this version; accepted: cpp"),
+        (
+            {"harness": "self_contained", "output": {"result_keys": ["small", "huge"]}},
+            "output.result_keys",
+            "'huge' is the name of no config; accepted: large, small",
+        ),
+        (
+            {"harness": "self_contained", "language": "triton", "gpu": "H200"},
+            "language",
+            "'triton' given; a self_contained program is one with a main: cpp or cuda",
+        ),
         (
             {"model": {"provider": "anthropic"}},
             "model.provider",
@@ -59,9 +74,41 @@ def test_several_obstacles_are_told_together(tmp_path: Path) -> None:
     assert [field for field, _ in found(tmp_path, gate=None, interface=None)] == ["gate", "interface"]
 
 
-def test_a_language_that_cannot_be_built_is_told_alone(tmp_path: Path) -> None:
+def test_a_language_that_cannot_be_built_is_told_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything else would be about a build that cannot be."""
-    assert [field for field, _ in found(tmp_path, language="cuda", gpu="H200", gate=None)] == ["language"]
+    monkeypatch.setattr(toolchain, "TOOLCHAINS", {Language.CPP: toolchain.Gxx()})
+    assert found(tmp_path, language="cuda", gpu="H200", gate=None) == [
+        ("language", "'cuda' cannot be built by this version; accepted: cpp")
+    ]
+
+
+@pytest.mark.parametrize("language", ["cpp", "cuda"])
+def test_a_self_contained_task_needs_nothing_of_ours(tmp_path: Path, language: str) -> None:
+    """No gate, no interface and no baseline program: the program brings its own."""
+    more = {"gate": None, "interface": None, "baseline": {"source": "its own"}, "language": language, "gpu": "H200"}
+    assert found(tmp_path, harness="self_contained", **more) == []
+
+
+PUBLIC = sorted((Path(__file__).parents[3] / "shared" / "ferret-tasks").glob("*.yaml"))
+
+
+@pytest.mark.skipif(not PUBLIC, reason="the public task files are not beside this checkout")
+def test_every_public_task_runs_with_one_more_line(tmp_path: Path) -> None:
+    """And with an optimiser that this version has."""
+    for path in PUBLIC:
+        task = tmp_path / path.name
+        task.write_text(f"{path.read_text()}\nharness: self_contained\n")
+        assert {".".join(map(str, at)) for at, _ in obstacles(load_task(task).task)} <= {"model.provider"}, path.name
+
+
+def test_a_cuda_program_is_refused_where_there_is_no_such_gpu(tmp_path: Path) -> None:
+    """In one line that says what this machine has; other tasks are told by their queue."""
+    task = write_task(tmp_path, ["// one"], harness="self_contained", language="cuda", gpu="B200").task
+    with pytest.raises(UserError) as refused:
+        need_device(task)
+    assert str(refused.value).startswith("gpu: 'B200' is not in this machine, and a cuda program must run to report; ")
+    assert "\n" not in str(refused.value)
+    need_device(write_task(tmp_path, ["// one"], harness="self_contained").task)
 
 
 def test_the_worker_refuses_with_field_and_words(tmp_path: Path) -> None:
@@ -74,5 +121,7 @@ def test_the_worker_refuses_with_field_and_words(tmp_path: Path) -> None:
 def test_a_missing_compiler_is_told_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a run on this machine."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"nvcc is not on PATH; CUDA kernels need it: install the CUDA toolkit, 13\.0"):
+        need_compiler(write_task(tmp_path, ["// one"], language="cuda", gpu="H200").task)
     with pytest.raises(UserError, match=r"g\+\+ is not on PATH; C\+\+ kernels need it"):
         need_compiler(write_task(tmp_path, ["// one"]).task)

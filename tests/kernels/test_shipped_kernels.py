@@ -50,13 +50,16 @@ class Bench:
         )
         return built.result, built.library
 
-    def judge(self, library: Path, *, baseline: bool = False, held_out: bool = False) -> Verdict:
+    def judge(
+        self, library: Path, *, source: Path | None = None, baseline: bool = False, held_out: bool = False
+    ) -> Verdict:
         return judge.judge(
             requests.Judge(
                 task=self.task,
                 gate=self.folder,
                 lock=self.lock,
                 library=library,
+                source=source,
                 role="baseline" if baseline else "candidate",
                 builds=self.builds,
                 held_out=held_out,
@@ -68,7 +71,7 @@ class Bench:
     ) -> Verdict:
         result, library = self.build(source, baseline=baseline, production=production)
         assert library is not None, result.log_tail
-        return self.judge(library, baseline=baseline, held_out=held_out)
+        return self.judge(library, source=source, baseline=baseline, held_out=held_out)
 
 
 @pytest.fixture(autouse=True)
@@ -145,9 +148,10 @@ def test_a_candidate_comes_to_its_end(benches: dict[str, Bench], name: str, sour
         assert "error:" in result.log_tail
         return
     assert library is not None, result.log_tail
-    verdict = bench.judge(library)
+    verdict = bench.judge(library, source=bench.kernel / "candidates" / source)
     if (name, source) not in REFUSED:
         assert verdict.passed, verdict.failure
+        assert verdict.memory_check.startswith("passed")
         return
     failure = verdict.failure
     assert failure is not None

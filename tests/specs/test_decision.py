@@ -10,11 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from specs.decision import Decision, decide
-from specs.outcomes import ConfigMeasurement, Device, Ending, Interval, Measurement, Timing
+from specs.decision import Decision, decide, decide_self_reported
+from specs.outcomes import (
+    ConfigMeasurement,
+    Device,
+    Ending,
+    Interval,
+    Measurement,
+    SelfReported,
+    SelfReportedConfig,
+    Timing,
+)
 from specs.plan import ConfigTarget, Plan
 from specs.schema import Budget, Language, Model, Scoring, Search, StageGate
-from specs.scoring import fold
+from specs.scoring import fold, geomean
 
 
 def _plan(*configs: ConfigTarget, **changes: Any) -> Plan:
@@ -181,3 +190,50 @@ def test_a_decision_that_contradicts_itself_cannot_be_built(win: bool, ending: E
     """A win that is slower, or a measured kernel that was not built."""
     with pytest.raises(ValidationError):
         Decision(win=win, ending=ending, reason="r")
+
+
+# ---------------------------------------------------------------- self-reported
+
+
+def _said(plan: Plan, **ratios: float) -> SelfReported:
+    return SelfReported(
+        program="1" * 64,
+        configs=tuple(
+            SelfReportedConfig(config=name, ratio=ratio, reason="" if ratio else "INVALID")
+            for name, ratio in ratios.items()
+        ),
+        score=fold(plan.scoring, ratios, plan.configs, plan.focus_config),
+        geomean=geomean(ratios, plan.configs),
+    )
+
+
+def test_the_first_program_with_a_score_is_the_champion() -> None:
+    """However slow it says it is."""
+    decision = decide_self_reported(_plan(), _said(_plan(), a=0.1, b=0.2), None)
+    assert decision.win
+    assert decision.reason == "first program with a score, self-reported: 0.100"
+
+
+@pytest.mark.parametrize("champion", [None, {"a": 0.0, "b": 0.0}])
+def test_a_program_with_score_0_wins_nothing(champion: dict[str, float] | None) -> None:
+    """The reason is the config's."""
+    decision = decide_self_reported(_plan(), _said(_plan(), a=2.0, b=0.0), champion)
+    assert decision.ending is Ending.SLOWER
+    assert decision.reason == "self-reported score 0: b: INVALID"
+
+
+@pytest.mark.parametrize(("score", "wins"), [(1.0, False), (1.0099, False), (1.01, False), (1.0101, True), (2.0, True)])
+def test_the_score_itself_must_clear_min_gain(score: float, wins: bool) -> None:
+    """There is no interval: nobody has measured anything."""
+    plan = _plan(search=Search(min_gain=0.01))
+    decision = decide_self_reported(plan, _said(plan, a=score, b=5.0), {"a": 1.0, "b": 1.0})
+    assert decision.win is wins
+    assert decision.reason.startswith(f"self-reported score {score:.3f} against the champion's 1.000; ")
+
+
+def test_guardrails_hold_for_what_a_program_says_too() -> None:
+    """As they do for what was measured."""
+    plan = _plan(scoring=Scoring.FOCUS, focus_config="a")
+    decision = decide_self_reported(plan, _said(plan, a=2.0, b=0.5), {"a": 1.0, "b": 1.0})
+    assert decision.ending is Ending.REGRESSED
+    assert "but b fell to 0.500, below its target 0.95" in decision.reason

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from specs.outcomes import (
+    Acceptance,
     BaselineTimes,
     BlobRef,
     BuildResult,
@@ -24,6 +25,8 @@ from specs.outcomes import (
     MeasureOutcome,
     Origin,
     Proposal,
+    SelfReported,
+    SelfReportedConfig,
     Stage,
     Timing,
     Verdict,
@@ -206,3 +209,69 @@ def test_an_outcome_cannot_be_changed() -> None:
 def test_spread_is_the_quartile_range_over_the_median() -> None:
     """How far to trust a time."""
     assert TIMING.spread == pytest.approx(0.2)
+
+
+# ---------------------------------------------------------------- self-reported
+
+REPORTED = SelfReported(program=DIGEST, configs=(SelfReportedConfig(config="c", ratio=1.2),), score=1.2, geomean=1.2)
+REPORTED_WIN: dict[str, Any] = {
+    "index": 0, "version": "v001", "stage": Stage.REPRODUCE, "ending": Ending.WIN, "reason": "by its own words",
+    "proposal": PROPOSAL, "build": BUILT, "self_reported": REPORTED,
+}  # fmt: skip
+
+
+def test_a_program_may_win_by_its_own_words() -> None:
+    """And says so, wherever the value goes."""
+    assert Iteration(**REPORTED_WIN).model_dump()["self_reported"]["label"] == "self-reported"
+
+
+@pytest.mark.parametrize("evidence", [{"verdict": PASSED}, {"verdict": PASSED, "measurement": MEASURED}])
+def test_its_own_words_stand_beside_no_evidence_of_ours(evidence: dict[str, Any]) -> None:
+    """Or somebody would take the one for the other."""
+    with pytest.raises(ValidationError, match="stands beside no verdict and no measurement"):
+        Iteration(**REPORTED_WIN | evidence)
+    with pytest.raises(ValidationError, match="stands beside no verdict and no measurement"):
+        Acceptance(version="v001", accepted=True, reason="", self_reported=REPORTED, **evidence)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"label": "verified"}, {"label": ""}, {"measurement": None}, {"score": math.nan}, {"score": -1}, {"configs": ()}],
+)
+def test_a_report_cannot_be_dressed_up(change: dict[str, Any]) -> None:
+    """Its label is fixed, its numbers are numbers, and it has room for nothing else."""
+    with pytest.raises(ValidationError):
+        SelfReported(**REPORTED.model_dump() | change)
+
+
+def test_no_measurement_and_no_verdict_can_be_read_from_a_report() -> None:
+    """Not even from its JSON."""
+    for kind in (Measurement, MeasureOutcome, Verdict, BaselineTimes):
+        with pytest.raises(ValidationError):
+            kind.model_validate_json(REPORTED.model_dump_json())
+
+
+def test_a_report_that_was_refused_has_no_ratio() -> None:
+    """Neither in sum nor in part."""
+    with pytest.raises(ValidationError, match="carries no ratio but 0"):
+        SelfReported(**REPORTED.model_dump() | {"refused": "it crashed"})
+
+
+@pytest.mark.parametrize(
+    "given", [{"ratio": 0.0}, {"ratio": 1.0, "reason": "why?"}, {"ratio": math.inf}, {"ratio": -1.0}]
+)
+def test_a_ratio_of_0_has_a_reason_and_no_other_has_one(given: dict[str, Any]) -> None:
+    """Nothing is 0 in silence."""
+    with pytest.raises(ValidationError):
+        SelfReportedConfig(config="c", **given)
+
+
+def test_a_report_of_0_wins_nothing_and_an_unbuilt_program_reports_nothing() -> None:
+    """The walk has no gaps here either."""
+    nothing = SelfReported(
+        program=DIGEST, configs=(SelfReportedConfig(config="c", ratio=0.0, reason="INVALID"),), score=0, geomean=0
+    )
+    with pytest.raises(ValidationError, match="a win needs"):
+        Iteration(**REPORTED_WIN | {"self_reported": nothing})
+    with pytest.raises(ValidationError, match="not built cannot report"):
+        Iteration(**REPORTED_WIN | {"build": FAILED})

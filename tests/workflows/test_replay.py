@@ -25,8 +25,9 @@ def load(path: Path) -> WorkflowHistory:
 
 
 def test_every_kind_of_history_is_recorded() -> None:
-    """A whole run and one that was cancelled, each with an iteration of its own."""
-    assert [path.stem for path in HISTORIES] == ["cancelled-iteration", "cancelled-run", "iteration", "run"]
+    """A whole run, one that was cancelled and one of self-contained programs, each with an iteration of its own."""
+    kinds = ("cancelled-iteration", "cancelled-run", "iteration", "reported-iteration", "reported-run", "run")
+    assert tuple(path.stem for path in HISTORIES) == kinds
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from specs.outcomes import Ending, Interval
+from specs.outcomes import Ending, Interval, labelled
 from specs.schema import Budget
 from workflows.budget import counted
 from workflows.state import HistoryLine, Phase, Status
@@ -74,14 +74,16 @@ def history_line(line: HistoryLine) -> str:
     score = f", score {ratio_text(line.score)}" if line.score is not None and "score" not in line.reason else ""
     shown = f" ({clean(ratios)})" if ratios else ""
     label = f" {clean(line.label)}" if line.label else ""
-    return f"{line.version} {ending_word(line.ending)}{label}: {clean(line.reason)}{score}{shown}"
+    ending = labelled(ending_word(line.ending), line.standing)
+    return f"{line.version} {ending}{label}: {clean(line.reason)}{score}{shown}"
 
 
 def events(before: Status | None, after: Status, fresh: Iterable[HistoryLine]) -> list[str]:
     """What happened between two looks at a run, one plain line each; `fresh` are the iterations ended meanwhile."""
     lines = []
     if before is None:
-        lines.append(f"{after.run_id}: {clean(after.plan.task)} against {clean(after.plan.baseline)}")
+        told = f"{after.run_id}: {clean(after.plan.task)} against {clean(after.plan.baseline)}"
+        lines.append(labelled(told, after.plan.standing))
     if after.gate_digest and not (before and before.gate_digest):
         lines.append(f"gate locked: {after.gate_digest[:12]}")
     if after.baseline and not (before and before.baseline):

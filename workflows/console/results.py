@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from activities.bundle import MAX_SOURCE_BYTES
 from activities.store import Store, write_atomically
 from specs.errors import StoreError, UserError
-from specs.outcomes import BlobRef, Origin
+from specs.outcomes import BlobRef, Origin, labelled
 from workflows.budget import counted
 from workflows.console.lines import clean
 from workflows.state import HistoryLine, Status
@@ -29,6 +29,13 @@ def source_of(lines: list[HistoryLine], version: str) -> BlobRef:
     source = named[version].source
     assert source is not None
     return source
+
+
+def shown_version(lines: list[HistoryLine], version: str) -> str:
+    """The version as a diff's heading has it, labelled when its numbers are the program's own."""
+    source = source_of(lines, version)
+    standing = next((line.standing for line in lines if line.source == source and line.standing), None)
+    return labelled(version, standing)
 
 
 def read_source(path: Path) -> bytes:
@@ -100,7 +107,7 @@ async def write_export(folder: Path, status: Status, lines: list[HistoryLine], s
     history = json.dumps([line.model_dump(mode="json") for line in lines], indent=2)
     write_atomically(folder / "history.json", history.encode())
     write_atomically(folder / EXPORT_MARK, status.model_dump_json(indent=2).encode())
-    return f"{folder}: {what}, {counted(len(lines), 'iteration')}"
+    return labelled(f"{folder}: {what}, {counted(len(lines), 'iteration')}", status.plan.standing)
 
 
 def _exported(folder: Path) -> str | None:

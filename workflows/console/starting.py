@@ -20,8 +20,10 @@ from activities.interpreter import command
 from activities.runnable import buildable, obstacles
 from activities.settings import Settings
 from kernels.harness.requests import Locked, LockGate, Sandbox
+from specs import schema
 from specs.errors import FerretError, Problem, SpecError, UserError
 from specs.loader import LoadedTask, load_task
+from specs.outcomes import labelled
 from specs.plan import Plan
 from workflows import visibility
 from workflows.budget import unusable
@@ -41,7 +43,7 @@ def checked(settings: Settings, path: Path) -> LoadedTask:
     problems = [loaded.problem(at, message) for at, message in obstacles(loaded.task)]
     if buildable(loaded.task):  # otherwise files would be asked for that could not be used
         problems += loaded.check_files()
-    if not problems:
+    if not problems and loaded.task.harness is schema.Harness.GATE:
         problems = asyncio.run(_rehearse(settings, loaded))
     if problems:
         raise SpecError(problems)
@@ -119,9 +121,10 @@ async def _start(session: Session, given: RunInput, run_id: str) -> None:
                 # A run's record and delivered files lie under its id, so an id is used once.
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                memo={"task": plan.task, "digest": plan.digest},
+                memo={"task": plan.task, "digest": plan.digest}
+                | ({"standing": plan.standing} if plan.standing else {}),
                 search_attributes=visibility.at_start(plan),
-                static_summary=f"{plan.task} against {plan.baseline}"[:200],
+                static_summary=labelled(f"{plan.task} against {plan.baseline}"[:180], plan.standing),
                 static_details=details(plan),
             )
         except RPCError as error:
@@ -148,7 +151,8 @@ def default_id(plan: Plan, now: datetime) -> str:
 def details(plan: Plan) -> str:
     """The plan as Markdown, for the Temporal UI."""
     rows = "".join(f"| {c.name} | {c.target_ratio:g} | {c.weight:g} |\n" for c in plan.configs)
+    told = "\n\nEvery number of this run is **self-reported**, none is verified." if plan.self_contained else ""
     return (
-        f"**{plan.task}** against {plan.baseline} on {plan.gpu}, scored by {plan.scoring.value}\n\n"
+        f"**{plan.task}** against {plan.baseline} on {plan.gpu}, scored by {plan.scoring.value}{told}\n\n"
         f"| config | target ratio | weight |\n|---|---|---|\n{rows}"
     )

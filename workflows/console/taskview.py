@@ -48,7 +48,7 @@ def _task_facts(task: Task) -> list[tuple[str, str]]:
         ("baseline", task.baseline.source + program),
         ("scoring", f"{task.scoring.value}; stage gate at {task.stage_gate.ratio:g}{strict}"),
         ("interface", _signature(task.interface) if task.interface else "none"),
-        ("gate", task.gate or "none: one is written first"),
+        ("gate", task.gate or _no_gate(task)),
         ("seed", task.seed or "none"),
         ("search", f"width {search.width}, stall after {search.stall_after}, minimum gain {search.min_gain:g}"),
         ("optimizer", f"{model.provider.value}: {played}"),
@@ -69,6 +69,12 @@ def _task_facts(task: Task) -> list[tuple[str, str]]:
     if task.notes:
         facts.append(("notes", ", ".join(task.notes)))
     return facts
+
+
+def _no_gate(task: Task) -> str:
+    if task.harness is Harness.SELF_CONTAINED:
+        return "none: nothing is verified"
+    return "none: one is written first (a program that reports on itself needs `harness: self_contained`)"
 
 
 def _signature(interface: Interface) -> str:

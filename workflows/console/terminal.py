@@ -12,7 +12,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from specs.outcomes import Ending, Interval, Measurement, Stage
+from specs.outcomes import Ending, Interval, Measurement, SelfReported, Stage, labelled
 from specs.plan import Plan
 from workflows.budget import counted
 from workflows.console.lines import (
@@ -72,6 +72,8 @@ class ConfigRow:
 
 def config_rows(status: Status) -> list[ConfigRow]:
     """The plan's configs with the best numbers there are: final measurement, else champion, else baseline alone."""
+    if (report := _report(status)) is not None:
+        return _reported_rows(status.plan, report)
     final = (status.acceptance.measurement if status.acceptance else None) or status.measurement
     measured = {config.config: config for config in final.configs} if final else {}
     rows = []
@@ -94,6 +96,28 @@ def config_rows(status: Status) -> list[ConfigRow]:
         kernel_us = baseline_us / ratio if baseline_us and ratio else None
         rows.append(ConfigRow(target.name, target.target_ratio, baseline_us, kernel_us, ratio))
     return rows
+
+
+def _report(status: Status) -> SelfReported | None:
+    """What the champion says of itself, at acceptance if it came to that."""
+    final = status.acceptance.self_reported if status.acceptance and status.acceptance.accepted else None
+    return final or status.self_reported
+
+
+def _reported_rows(plan: Plan, report: SelfReported) -> list[ConfigRow]:
+    said = {one.config: one for one in report.configs}
+    return [
+        ConfigRow(
+            target.name,
+            target.target_ratio,
+            said[target.name].reference_us,
+            said[target.name].ours_us,
+            said[target.name].ratio,
+        )
+        if target.name in said
+        else ConfigRow(target.name, target.target_ratio)
+        for target in plan.configs
+    ]
 
 
 def worst(rows: Sequence[ConfigRow]) -> str | None:
@@ -125,8 +149,10 @@ def config_table(status: Status, *, bar_width: int = 20, intervals: bool = False
     table.add_column("config", overflow="fold", max_width=32)
     table.add_column("baseline us", justify="right", no_wrap=True)
     table.add_column("kernel us", justify="right", no_wrap=True)
-    table.add_column("ratio", justify="right", no_wrap=True)
-    if intervals:
+    # Wrapped in its words where the terminal is narrow, but always there.
+    heading = f"{status.plan.standing} ratio" if status.plan.standing else "ratio"
+    table.add_column(heading, justify="right", no_wrap=True)
+    if intervals and not status.plan.standing:  # what a program says of itself has no interval
         table.add_column("95% interval", no_wrap=True)
     table.add_column("target", justify="right", no_wrap=True)
     if bar_width:
@@ -140,7 +166,7 @@ def config_table(status: Status, *, bar_width: int = 20, intervals: bool = False
             microseconds(row.kernel_us),
             Text(ratio_text(row.ratio), style=style),
         ]
-        if intervals:
+        if intervals and not status.plan.standing:
             cells.append(interval_text(row.interval) if row.interval else "-")
         cells.append(Text(ratio_text(row.target), style="dim"))
         if bar_width:
@@ -157,7 +183,8 @@ def searched_line(status: Status) -> list[RenderableType]:
     if status.champion is None or status.champion.searched is None:
         return []
     seen = ratio_text(status.champion.searched)
-    return [Text(f"measured again at acceptance; the search had seen {seen}", style="dim")]
+    again = f"{status.plan.standing} again" if status.plan.standing else "measured again"
+    return [Text(f"{again} at acceptance; the search had seen {seen}", style="dim")]
 
 
 def score_line(status: Status) -> Text:
@@ -170,7 +197,7 @@ def score_line(status: Status) -> Text:
     return Text.assemble(
         ("score ", "dim"),
         (ratio_text(status.champion.score), "bold"),
-        (f" ({status.plan.scoring.value})", "dim"),
+        (f" ({status.plan.scoring.value}{f', {status.plan.standing}' if status.plan.standing else ''})", "dim"),
         ("   champion ", "dim"),
         (status.champion.version, "bold green"),
         ("   stage gate ", "dim"),
@@ -205,10 +232,11 @@ def header(status: Status) -> RenderableType:
     )
     baseline = status.baseline.description if status.baseline and status.baseline.description else status.plan.baseline
     device = (status.baseline.device.name if status.baseline else "") or status.device or status.plan.gpu
+    nothing_verified = Text(f"every number below is {status.plan.standing}, none is verified", style="bold yellow")
     second = Text.assemble(
         clean(status.plan.task), (" against ", "dim"), clean(baseline), (" on ", "dim"), clean(device), overflow="fold"
     )
-    return Group(first, second)
+    return Group(first, second, nothing_verified) if status.plan.standing else Group(first, second)
 
 
 def budget_bars(status: Status, elapsed: timedelta | None = None, *, width: int = 20) -> RenderableType:
@@ -268,7 +296,7 @@ def history_table(lines: Iterable[HistoryLine], *, width: int = WIDE) -> Rendera
         style = _ENDING_STYLES[line.ending]
         table.add_row(
             Text(line.version, style="bold" if line.is_win else ""),
-            Text(ending_word(line.ending), style=style),
+            Text(labelled(ending_word(line.ending), line.standing), style=style),
             ratio_text(line.score),
             f"{line.seconds:.0f}",
             Text(clean(line.label), style="dim"),
@@ -282,7 +310,7 @@ def _narrow_history(lines: Iterable[HistoryLine]) -> RenderableType:
     for line in lines:
         head = Text.assemble(
             (f"{line.version:<9}", "bold" if line.is_win else ""),
-            (f"{ending_word(line.ending):<14}", _ENDING_STYLES[line.ending]),
+            (f"{labelled(ending_word(line.ending), line.standing):<14}", _ENDING_STYLES[line.ending]),
             f"{ratio_text(line.score):>7}{line.seconds:>6.0f}  ",
             (clean(line.label), "dim"),
         )
@@ -369,6 +397,7 @@ def status_of_result(run_id: str, plan: Plan, result: RunResult, stage: Stage) -
         gate_digest=result.gate_digest,
         acceptance=result.acceptance,
         delivery=result.delivery,
+        standing=result.standing,
     )
 
 
@@ -380,8 +409,10 @@ def result_view(status: Status, outcome: str, reason: str, *, ui: str, width: in
     """How a run ended: verdict, per-config table with intervals, device, gate, and where everything lies."""
     good = accepted(status)
     who = status.acceptance.version if good and status.acceptance else None
+    word, bracket, label = outcome.partition(" (")
+    headed = f"{word.upper()}{bracket}{label}"  # the label keeps its one spelling
     headline = Text.assemble(
-        (outcome.upper(), "bold green" if outcome == "accepted" else "bold yellow" if good else "bold red"),
+        (headed, "bold green" if outcome == "accepted" else "bold yellow" if good else "bold red"),
         (f" {who}" if who else "", "bold"),
         f" after {counted(status.wins + status.attempts, 'iteration')}"
         f" ({counted(status.wins, 'win')}, {counted(status.attempts, 'attempt')})",
@@ -389,6 +420,8 @@ def result_view(status: Status, outcome: str, reason: str, *, ui: str, width: in
     parts: list[RenderableType] = [headline, Text(clean(reason))]
     if status.acceptance and not good and clean(status.acceptance.reason) != clean(reason):
         parts.append(Text(f"acceptance: {clean(status.acceptance.reason)}", style="red"))
+    if status.plan.standing:
+        parts.append(Text(f"every number here is {status.plan.standing}, none is verified", style="bold yellow"))
     if status.champion or (status.acceptance and status.acceptance.measurement):
         bar = 20 if width >= 110 else 0
         parts += [Text(), config_table(status, bar_width=bar, intervals=True), score_line(status)]
@@ -405,13 +438,17 @@ def _facts(status: Status, ui: str) -> list[tuple[str, str]]:
     final = status.acceptance.measurement if status.acceptance else None
     device = final.device if final else status.baseline.device if status.baseline else None
     facts = []
+    report = _report(status)
+    if report is not None:
+        facts.append(("ran on", f"{report.machine} (sandbox {report.sandbox})"))
     if device:
         facts.append(("device", ", ".join(part for part in (device.name, device.detail, device.toolkit) if part)))
     if status.gate_digest:
         facts.append(("gate", status.gate_digest))
     facts.append(("charged", f"{status.charged_minutes:.1f} min"))
     if status.delivery:
-        facts.append(("delivered", f"{status.delivery.folder} ({', '.join(sorted(status.delivery.files))})"))
+        files = f"{status.delivery.folder} ({', '.join(sorted(status.delivery.files))})"
+        facts.append(("delivered", labelled(files, status.plan.standing)))
         facts.append(("record", f"{status.delivery.record} (git log --stat)"))
     facts.append(("run", status.run_id))
     facts.append(("Temporal UI", ui))

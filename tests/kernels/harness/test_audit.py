@@ -269,3 +269,94 @@ def test_exported_functions_are_listed(tmp_path: Path) -> None:
     )
 
     assert exported_functions(built) == ["_Z5otheri", "kernel"]
+
+
+# ---------------------------------------------------------------- CUDA
+
+CALLS = {
+    "cudaStreamCreate": "making, joining or changing a stream",
+    "cudaStreamWaitEvent": "making, joining or changing a stream",
+    "cudaEventRecord": "an event, which reads a clock or joins streams,",
+    "cudaStreamBeginCapture": "capturing a graph",
+    "cudaGraphLaunch": "capturing a graph",
+    "cudaLaunchHostFunc": "a callback on the host",
+    "cudaStreamAddCallback": "a callback on the host",
+    "cudaIpcOpenMemHandle": "reaching other devices, other processes or their memory",
+    "cudaDeviceEnablePeerAccess": "reaching other devices, other processes or their memory",
+    "cudaMallocFromPoolAsync": "reaching other devices, other processes or their memory",
+    "cudaDeviceSetLimit": "changing the device for everybody",
+    "cudaDeviceReset": "changing the device for everybody",
+    "cudaHostRegister": "memory that host and device share",
+    "cudaMallocManaged": "memory that host and device share",
+    "cudaProfilerStart": "driving a profiler",
+    "cudaMemcpyFromSymbolAsync": "reading the device's memory on the host",
+    "cuLaunchKernel": "calling the driver or loading other device code",
+    "cudaLibraryLoadData": "calling the driver or loading other device code",
+    "cudaCreateTextureObject": "an array, a texture or a surface",
+    "cublasCreate_v2": "calling a vendor's library",
+}
+
+
+def cuda_findings(folder: Path, body: str, before: str = "", flags: tuple[str, ...] = ()) -> list[str]:
+    return audit(library(folder, body, before, flags), Language.CUDA)
+
+
+def test_every_forbidden_part_of_cuda_is_named_with_its_reason(tmp_path: Path) -> None:
+    """Import by import; what the recorder serves passes."""
+    honest = ("cudaLaunchKernel", "__cudaRegisterFatBinary", "cudaMemsetAsync", "cudaGetLastError")
+    declared = "\n".join(f'extern "C" int {name}(...);' for name in (*CALLS, *honest))
+    called = "\n".join(f"y[0] += {name}(n);" for name in (*CALLS, *honest))
+    expected = [f"imports {name}: {why} is not accepted in a kernel" for name, why in CALLS.items()]
+    assert sorted(cuda_findings(tmp_path, called, declared)) == sorted(expected)
+
+
+def test_a_part_of_cuda_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    """Also the forms for another default stream, which would launch there in silence."""
+    for name in ("cudaSomethingNew", "cudaLaunchKernel_ptsz", "__cudaGetProcAddress"):
+        (finding,) = cuda_findings(tmp_path, f"y[0] = {name}(n);", f'extern "C" int {name}(...);')
+        assert finding == f"imports {name}: a kernel's host side may not call this part of CUDA"
+
+
+def test_cuda_is_nothing_for_a_kernel_of_the_cpu(tmp_path: Path) -> None:
+    """Neither its calls nor its registration."""
+    body, before = "y[0] = cudaGetLastError();", 'extern "C" int cudaGetLastError();'
+    assert "imports cudaGetLastError: it is not on the list" in findings(tmp_path, body, before)
+    registers = '__attribute__((constructor)) static void __sti____cudaRegisterAll() { asm volatile(""); }'
+    assert "__sti____cudaRegisterAll" in findings(tmp_path, "", registers)
+
+
+def test_names_of_cuda_are_not_a_candidates_to_define(tmp_path: Path) -> None:
+    """They could stand in for the recorder's own."""
+    (finding,) = cuda_findings(tmp_path, "", 'extern "C" int cudaLaunchKernel() { return 0; }')
+    assert finding == "defines cudaLaunchKernel, a name of the C library, the C++ runtime or CUDA"
+
+
+def test_only_the_constructor_that_nvcc_makes_is_accepted(tmp_path: Path) -> None:
+    """By its name, once; a second one and one in a namespace are named."""
+    own = '__attribute__((constructor)) static void __sti____cudaRegisterAll() { asm volatile(""); }'
+    assert cuda_findings(tmp_path, "", own) == []
+    for before in (
+        f'{own} __attribute__((constructor)) static void more() {{ asm volatile(""); }}',
+        f"namespace n {{ {own} }}",
+    ):
+        (finding,) = cuda_findings(tmp_path, "", before)
+        assert "runs when the object is loaded" in finding
+
+
+def test_bytes_beside_the_device_code_are_named(tmp_path: Path) -> None:
+    """The section of the device code is no place for a candidate's own data."""
+    before = '__attribute__((section(".nv_fatbin"), used)) static const char hidden[100000] = {1};'
+    (finding,) = cuda_findings(tmp_path, "", before)
+    assert finding == "section .nv_fatbin holds 100000 bytes that are no fatbin"
+
+
+def test_a_vendors_library_is_not_a_candidates_to_need(tmp_path: Path) -> None:
+    """The runtime is all of CUDA that it may be linked to."""
+    for name in ("libcudart.so.13", "libcuda.so.1"):
+        stub = tmp_path / name
+        flags = ("-x", "c++", "/dev/null", f"-Wl,-soname,{name}")
+        subprocess.run(["g++", "-shared", "-fPIC", "-o", stub, *flags], check=True, capture_output=True)
+    linked = ("-Wl,--no-as-needed", *(str(tmp_path / name) for name in ("libcudart.so.13", "libcuda.so.1")))
+    (finding,) = cuda_findings(tmp_path, "", flags=linked)
+    assert finding.startswith("needs library libcuda.so.1; accepted: libc, ")
+    assert finding.endswith("libcudart.so.13")

@@ -20,6 +20,7 @@ from kernels.harness.build import build, compile_tool
 from kernels.harness.requests import Build, Built
 from specs.errors import GateError, MachineError, RunnerLost, UserError
 from specs.outcomes import BuildStatus
+from specs.schema import Language
 from tests.kernels.harness.tasks import task
 
 SIGNATURE = "const float* x, float* top, float* y, int M, int N"
@@ -350,8 +351,9 @@ def test_a_missing_source_is_the_users_mistake(tmp_path: Path) -> None:
             build(Build(task=task(), source=path, builds=tmp_path / "builds"))
 
 
-def test_a_language_without_a_toolchain_is_named(tmp_path: Path) -> None:
-    """What cannot be built yet is refused with what can."""
+def test_a_language_without_a_toolchain_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be built is refused with what can."""
+    monkeypatch.setattr(toolchain, "TOOLCHAINS", {Language.CPP: toolchain.Gxx()})
     with pytest.raises(UserError, match="language 'triton' cannot be built; accepted: cpp"):
         built(tmp_path, changes={"language": "triton"})
 

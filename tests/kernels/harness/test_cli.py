@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -195,3 +196,68 @@ def test_the_gate_process_keeps_numpy_on_one_thread() -> None:
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
     assert done.stdout.strip() == "1"
+
+
+def admit(bench: Bench, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["admit", *arguments, "--builds", str(bench.builds)])
+
+
+def test_admit_shows_every_mutant_and_judges_the_baseline(bench: Bench) -> None:
+    """A gate folder is enough where one task names it; the last line says what came of it."""
+    result = admit(bench, str(bench.gate))
+    assert result.exit_code == 0, result.output
+    for word in ("zeros(y)", "ignores_tail(x.1)", "reduced_precision(inputs.bf16)", "rstd: elementwise 1e-05"):
+        assert word in result.output
+    assert "baseline: passes" in result.output
+    assert result.output.splitlines()[-1] == f"ADMITTED: gate {bench.lock().digest[:12]} of tiny-rmsnorm"
+
+
+def test_admit_of_a_weak_gate_exits_1_and_names_the_mutants(make_bench: Callable[..., Bench]) -> None:
+    """On the last line, whatever else is shown."""
+    bench = make_bench(gate_yaml={"tensors": {"rstd": {"elementwise": 1e-5}, "y": {"cosine": 0.9}}})
+    result = admit(bench, str(bench.folder / "task.yaml"))
+    assert result.exit_code == 1
+    assert "REFUSED: gate" in result.output.splitlines()[-1]
+    assert "scaled(y)" in result.output.splitlines()[-1]
+
+
+def test_admit_of_a_gate_that_nobody_names_exits_2(bench: Bench) -> None:
+    """What is missing is named, with the option that gives it."""
+    (bench.folder / "task.yaml").rename(bench.folder / "elsewhere.txt")
+    result = admit(bench, str(bench.gate))
+    assert result.exit_code == 2
+    assert "--task" in result.stderr
+
+
+def test_admit_prints_one_json_object(bench: Bench) -> None:
+    """For programs: the verdict on the gate, every mutant's fate and the baseline's verdict."""
+    result = admit(bench, str(bench.gate), "--task", str(bench.folder / "task.yaml"), "--json")
+    content = json.loads(result.stdout.splitlines()[-1])
+    assert content["admitted"] is True
+    assert {one["fate"] for one in content["admission"]["mutants"]} == {"refused"}
+    assert content["admission"]["baseline"]["passed"] is True
+
+
+def test_a_calibrated_gate_is_locked_by_the_command_line_too(make_bench: Callable[..., Bench]) -> None:
+    """The baseline runs first, and the digest is that of the limits it gave."""
+    bench = make_bench(gate_yaml={"tensors": {"rstd": {"elementwise": 1e-5}, "y": {"calibrated": 4}}})
+    result = run(bench, "verify", written(bench, kernel()))
+    assert result.exit_code == 0, result.output
+    assert f"gate {bench.lock().digest[:12]}" not in result.output
+    assert "rel_l2" in admit(bench, str(bench.gate)).output
+
+
+def test_verify_says_what_the_sanitizers_looked_at(bench: Bench) -> None:
+    """A person sees whether memory was checked."""
+    assert "memory passed: 4 calls" in run(bench, "verify", written(bench, kernel())).output
+
+
+def test_audit_prints_the_findings_of_an_object(bench: Bench) -> None:
+    """Exit 1 and a line for each; exit 0 for what holds nothing odd; exit 2 for what is not there."""
+    odd = bench.library(kernel(top="#include <unistd.h>", after='if (M < 0) unlink("x");'))
+    result = CliRunner().invoke(app, ["audit", str(odd)])
+    assert result.exit_code == 1
+    assert "unlink" in result.output
+    clean = CliRunner().invoke(app, ["audit", str(bench.library(kernel())), "--json"])
+    assert (clean.exit_code, json.loads(clean.stdout)) == (0, {"findings": []})
+    assert CliRunner().invoke(app, ["audit", str(bench.folder / "gone.so")]).exit_code == 2

@@ -36,6 +36,18 @@ def test_the_generated_call_has_the_same_types() -> None:
     assert "void (*)(const uint16_t*, float*, double*, float, int32_t, void*)" in call_source(interface())
 
 
+def test_a_cuda_kernel_is_given_a_stream() -> None:
+    """With CUDA's names for people; the call itself passes raw bits and the handle that its process knows."""
+    with_stream = interface({"kind": "stream"})
+    assert prototype(with_stream, cuda=True) == (
+        "void f(const __nv_bfloat16* x, float* y, double* s, float eps, int32_t M, void* tmp, cudaStream_t stream)"
+    )
+    source = call_source(with_stream, cuda=True)
+    assert "void (*)(const uint16_t*, float*, double*, float, int32_t, void*, void*)" in source
+    assert "ferret_stream);" in source
+    assert slots(with_stream, {"M": 1}, {}).tolist()[-1] == 0
+
+
 def test_shapes_are_evaluated_for_the_arguments_given() -> None:
     """Every pointer argument becomes a buffer with its numbers filled in."""
     found = {b.name: (b.kind, b.shape, b.nbytes) for b in buffers(interface(), {"M": 3, "N": 4})}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from kernels.harness import sandbox, trial
 from kernels.harness.judge import judge
 from kernels.harness.requests import Sandbox
 from specs.errors import GateTampered, RunnerLost, UserError
-from specs.outcomes import FailureKind, VerificationStage
+from specs.outcomes import FailureKind, Verdict, VerificationStage
 from tests.kernels.harness.conftest import Bench, kernel
 
 bubblewrap = pytest.mark.skipif(sandbox.unusable() is not None, reason="bubblewrap cannot be used here")
@@ -352,3 +353,36 @@ def _compiled(folder: Path, source: str) -> Path:
     library = folder / "odd.so"
     subprocess.run(["g++", "-shared", "-fPIC", "-o", library, folder / "odd.cpp"], check=True)
     return library
+
+
+def _with_source(bench: Bench, source: str, **changes: object) -> Verdict:
+    path = bench.folder / "kernel.cpp"
+    path.write_text(source)
+    return judge(bench.judge_request(bench.library(source), source=path, **changes))
+
+
+def test_a_kernel_that_reads_past_its_input_is_refused_last(bench: Bench) -> None:
+    """Every answer is right, so only the memory check finds it: in the stress stage, with the kernel's own line."""
+    source = kernel(before="volatile float past = x[M * N];")
+    failure = _with_source(bench, source).failure
+    assert failure is not None
+    assert (failure.kind, failure.verification) == (FailureKind.MEMORY_ERROR, VerificationStage.STRESS)
+    assert failure.case == "one_row"
+    assert re.search(r"READ of size 4 at kernel\.cpp:\d+, 0 bytes past the end of x$", failure.message)
+    assert bench.judge(source).passed
+
+
+def test_the_verdict_says_what_was_checked(bench: Bench) -> None:
+    """Passed and not checked are two things, and neither is silent."""
+    assert _with_source(bench, kernel()).memory_check.startswith("passed: 4 calls")
+    assert bench.judge(kernel()).memory_check == "not checked: the source is not at hand"
+    assert _with_source(bench, kernel(), role="baseline").memory_check == ""
+
+
+def test_a_wrong_kernel_is_not_built_once_more(bench: Bench) -> None:
+    """The memory check comes last and costs nothing where there is a reason already."""
+    source = kernel(columns="N - 1", before="volatile float past = x[M * N];")
+    verdict = _with_source(bench, source)
+    assert verdict.failure is not None
+    assert verdict.failure.kind is FailureKind.NOT_WRITTEN
+    assert verdict.memory_check == ""

@@ -124,9 +124,10 @@ async def serve(settings: Settings, arguments: argparse.Namespace) -> None:
     if not await visibility.register(client):
         log.warning("search attributes not registered: not allowed here", names=[key.name for key in visibility.KEYS])
     sweep_work_folders(settings)
-    devices = detect()
+    devices = await asyncio.to_thread(detect)  # a driver may take its time
+    workshop = Workshop(settings, devices=devices)
     async with AsyncExitStack() as stack:
-        for worker in workers(client, settings, devices, Workshop(settings), workflows=not arguments.no_workflows):
+        for worker in workers(client, settings, devices, workshop, workflows=not arguments.no_workflows):
             await stack.enter_async_context(worker)
         log.info("worker ready", address=client.service_client.config.target_host, devices=[d.queue for d in devices])
         await stop.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -83,7 +84,7 @@ class Accepting:
                 return Acceptance(
                     version=version, accepted=False, reason=f"refused while timed: {why}", verdict=verdict
                 )
-            command, said = await run_command(bundle, source)
+            command, said = await run_command(bundle, source, workshop.harness.environment())
         return Acceptance(
             version=version,
             accepted=command != "failed",
@@ -95,13 +96,13 @@ class Accepting:
 
 
 async def run_command(
-    bundle: Bundle, kernel: Path, timeout_s: float = COMMAND_S
+    bundle: Bundle, kernel: Path, environment: Mapping[str, str] | None = None, timeout_s: float = COMMAND_S
 ) -> tuple[Literal["none", "passed", "failed"], str]:
     """Run the task's acceptance command on the kernel's path; a sentence says why when it failed."""
     if bundle.task.acceptance is None:
         return "none", ""
     command = bundle.task.acceptance.command
-    done = await run_process([*command, kernel], cwd=kernel.parent, timeout_s=timeout_s)
+    done = await run_process([*command, kernel], cwd=kernel.parent, env=environment, timeout_s=timeout_s)
     name = Path(command[0]).name
     if done.timed_out:
         return "failed", f"acceptance command {name} ran longer than {timeout_s:.0f} s"

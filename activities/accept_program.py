@@ -47,7 +47,7 @@ class ProgramAccepting:
                 why = report.refused or next((f"{c.config}: {c.reason}" for c in report.configs if c.reason), "")
                 reason = f"run once more, its {SELF_REPORTED} score is 0: {why}"
                 return Acceptance(version=version, accepted=False, reason=reason, self_reported=report)
-            command, said = await run_command(bundle, source)
+            command, said = await run_command(bundle, source, workshop.harness.environment())
         again = f"run once more, nothing verified: {SELF_REPORTED} score {report.score:.3f}"
         return Acceptance(
             version=version,

@@ -15,7 +15,7 @@ from activities.store import Store, write_atomically
 from specs.errors import StoreError, UserError
 from specs.loader import LoadedTask
 from specs.outcomes import BlobRef
-from specs.schema import Task
+from specs.schema import Language, Task
 
 MAX_FILES = 2_000
 MAX_FILE_BYTES = 16 * 2**20
@@ -52,6 +52,11 @@ class Bundle:
     @property
     def baseline(self) -> Path:
         return self._named(self.task.baseline.program, "baseline.program")
+
+    @property
+    def baseline_language(self) -> Language:
+        """What the baseline's suffix says, as the harness builds it; the task's where it says nothing."""
+        return next((one for one in Language if one.suffix == self.baseline.suffix), self.task.language)
 
     @property
     def seed(self) -> Path:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
+from temporalio import activity
 
-from activities.process import Completed, has_ended, run_process
+from activities.devices import LocalDevice, visible_to
+from activities.process import Completed, clean_environment, has_ended, run_process
 from activities.settings import Settings
 from kernels.harness.requests import Build, Judge, LockGate, Measure, Refusal, Reply, RunProgram
 from specs import errors
@@ -46,9 +48,13 @@ class Unanswered(errors.FerretError):
 class Harness:
     """The gate process as a function from a request to a result."""
 
-    def __init__(self, settings: Settings, command: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self, settings: Settings, command: Sequence[str] = COMMAND, devices: Sequence[LocalDevice] = ()
+    ) -> None:
+        """`devices` are those whose queues this worker polls."""
         self._settings = settings
         self._command = tuple(command)
+        self._devices = tuple(devices)
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[Path]:
@@ -62,10 +68,14 @@ class Harness:
     async def ask(
         self, request: LockGate | Build | Judge | Measure | RunProgram, expected: type[ResultT], folder: Path
     ) -> ResultT:
-        """Raises Refused when the harness refuses, RunnerLost when it is killed, Unanswered when it ends by itself."""
+        """Raises Refused when the harness refuses, RunnerLost when it is killed, Unanswered when it ends by itself.
+
+        Inside an activity, the process sees no GPU but that of the activity's queue; a build needs none.
+        """
         request_path, reply_path = folder / "request.json", folder / "reply.json"
         request_path.write_text(request.model_dump_json())
-        done = await run_process([*self._command, request_path, reply_path], cwd=PROJECT)
+        environment = clean_environment() if isinstance(request, Build) else self.environment()
+        done = await run_process([*self._command, request_path, reply_path], cwd=PROJECT, env=environment)
         try:
             reply = Reply.model_validate_json(reply_path.read_bytes())
         except (OSError, ValidationError):
@@ -75,6 +85,12 @@ class Harness:
         if not isinstance(reply.result, expected):
             raise errors.RunnerLost(f"the gate process answered '{request.kind}' with {type(reply.result).__name__}")
         return reply.result
+
+    def environment(self) -> dict[str, str]:
+        """Ours without secrets, and of this machine's GPUs just that of the activity's queue: the first one seen."""
+        queue = activity.info().task_queue if activity.in_activity() else ""
+        seen = visible_to(queue, self._devices)
+        return clean_environment() | ({} if seen is None else {"CUDA_VISIBLE_DEVICES": seen})
 
 
 def _no_reply(kind: str, done: Completed) -> errors.FerretError:

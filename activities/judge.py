@@ -64,11 +64,12 @@ async def judge_library(
     """One gate process, one verdict on exactly this library by exactly this gate."""
     with workshop.harness.folder() as folder:
         name = f"kernel{bundle.task.language.suffix}"
+        language = bundle.baseline_language if role == "baseline" else bundle.task.language
         request = requests.Judge(
             task=bundle.task,
             gate=bundle.gate,
             lock=lock,
-            library=await workshop.library(library),
+            library=await workshop.library(library, language),
             source=await workshop.store.fetch(source, folder / name) if source else None,
             role=role,
             builds=workshop.settings.builds,

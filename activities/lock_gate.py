@@ -57,7 +57,7 @@ class GateLocking:
         built = await build_baseline(workshop, bundle, folder)
         with_baseline = request.model_copy(
             update={
-                "baseline": await workshop.library(built),
+                "baseline": await workshop.library(built, bundle.baseline_language),
                 "builds": workshop.settings.builds,
                 "sandbox": workshop.settings.isolation(sandbox),
             }

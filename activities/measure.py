@@ -64,14 +64,15 @@ async def measure_library(
     champion: BlobRef | None = None,
 ) -> MeasureOutcome:
     """One gate process; the raw samples are kept in the store."""
+    language = bundle.task.language
     with workshop.harness.folder() as folder:
         request = requests.Measure(
             task=bundle.task,
             gate=bundle.gate,
             lock=lock,
-            baseline=await workshop.library(baseline),
-            candidate=await workshop.library(candidate),
-            champion=None if champion is None else await workshop.library(champion),
+            baseline=await workshop.library(baseline, bundle.baseline_language),
+            candidate=await workshop.library(candidate, language),
+            champion=None if champion is None else await workshop.library(champion, language),
             builds=workshop.settings.builds,
             samples=folder / "samples.json",
             sandbox=workshop.settings.isolation(sandbox),

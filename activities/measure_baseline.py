@@ -54,7 +54,7 @@ class BaselineMeasuring:
                 task=bundle.task,
                 gate=bundle.gate,
                 lock=given.lock,
-                baseline=await workshop.library(library),
+                baseline=await workshop.library(library, bundle.baseline_language),
                 builds=workshop.settings.builds,
                 samples=folder / "samples.json",
                 sandbox=workshop.settings.isolation(given.sandbox),

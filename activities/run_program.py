@@ -53,7 +53,7 @@ async def hear_program(workshop: Workshop, bundle: Bundle, program: BlobRef, san
     with workshop.harness.folder() as folder:
         request = requests.RunProgram(
             task=bundle.task,
-            program=await workshop.library(program),
+            program=await workshop.library(program, bundle.task.language),
             sandbox=workshop.settings.isolation(sandbox),
             timeout_s=PROGRAM_S,
             device_wait_s=LOCK_WAIT_S,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 
 from activities.devices import detect
 from kernels.harness import toolchain
@@ -70,20 +72,48 @@ def refuse_unrunnable(task: Task) -> None:
 
 
 def need_device(task: Task) -> None:
-    """Raises UserError when a self-contained program needs a GPU that this machine has not.
+    """Raises UserError when the task needs a GPU that this machine has not, or not what makes use of it.
 
-    Any other task is told by the queue that nobody polls.
+    A C++ task is told by the queue that nobody polls.
     """
-    if task.harness is not Harness.SELF_CONTAINED or task.language is Language.CPP:
+    if task.language is Language.CPP:
         return
     kinds = sorted({device.kind for device in detect()})
     if task.gpu.strip().lower() not in kinds:
         raise UserError(
-            f"gpu: {task.gpu!r} is not in this machine, and a {task.language.value} program must run to report; "
-            f"this machine has: {', '.join(kinds)}"
+            f"gpu: {task.gpu!r} is not in this machine, and {_why(task)}; this machine has: {', '.join(kinds)}"
         )
+    if task.harness is Harness.SELF_CONTAINED:
+        return
+    if not _installed("cuda.bindings"):
+        raise UserError(
+            f"gpu: {task.gpu!r} is here, but not the package cuda-bindings, which judging on it needs: "
+            "pip install 'ferret[cuda]'"
+        )
+    toolchain.toolchain_for(Language.CUDA).find()  # the gate has kernels of its own
+
+
+def _why(task: Task) -> str:
+    """Why a GPU is needed."""
+    if task.harness is Harness.SELF_CONTAINED:
+        return f"a {task.language.value} program must run to report"
+    if task.language is Language.TRITON:
+        return "a triton kernel can be judged without it (python -m kernels.harness verify) but not timed"
+    return f"a {task.language.value} kernel must run to be judged and timed"
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even its parent
+        return False
 
 
 def need_compiler(task: Task) -> None:
-    """Raises UserError when this machine lacks what builds the task's language."""
+    """Raises UserError when this machine lacks what builds the task's language, or its baseline's."""
     toolchain.toolchain_for(task.language).find()
+    if task.harness is Harness.GATE:
+        suffix = Path(task.baseline.program or "").suffix
+        for language in Language:
+            if language.suffix == suffix:
+                toolchain.toolchain_for(language).find()

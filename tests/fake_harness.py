@@ -23,8 +23,9 @@ DEVICE = {"name": "fake device", "detail": "pinned to a dream", "toolkit": "none
 def main(control: Path, request_path: Path, reply_path: Path) -> None:
     request = json.loads(request_path.read_text())
     kind = request["kind"]
+    entry = {"kind": kind, "pid": os.getpid(), "request": request, "gpu": os.environ.get("CUDA_VISIBLE_DEVICES")}
     with (control / "log.jsonl").open("a") as log:
-        log.write(json.dumps({"kind": kind, "pid": os.getpid(), "request": request}) + "\n")
+        log.write(json.dumps(entry) + "\n")
     if held(control, request):
         child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         (control / f"held-{kind}").write_text(str(child.pid))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import typer.main
 
+import client
+from kernels.harness import __main__ as harness
 from kernels.harness import admission, gate
 from specs.loader import load_task
 
@@ -36,6 +40,33 @@ def test_the_gate_of_the_guide_is_usable_for_its_interface(tmp_path: Path) -> No
     gate.rehearse(loaded)
     assert admission.admit(loaded, lock).why_not == ""
     assert set(loaded.limits) == {"rstd", "y"}
+
+
+PROGRAMS = {"python client.py ": client.app, "python -m kernels.harness ": harness.app}
+SHOWN = [
+    (beginning, line.removeprefix(beginning))
+    for line in re.findall(r"(?m)^(python (?:client\.py|-m kernels\.harness) .*)$", README + GUIDE)
+    for beginning in PROGRAMS
+    if line.startswith(beginning)
+]
+
+
+@pytest.mark.parametrize(("beginning", "words"), SHOWN, ids=[words.split("#")[0] for _, words in SHOWN])
+def test_every_command_shown_is_one(beginning: str, words: str) -> None:
+    """With its options and as many words as it takes; every file of this checkout that it names is there."""
+    name, *rest = shlex.split(words, comments=True)
+    group = typer.main.get_group(PROGRAMS[beginning])
+    parsed = group.commands[name].make_context(name, list(rest))
+    assert parsed.info_name == name
+    named = [word for word in rest if word.startswith(("specs/", "kernels/", "benchmarks/", "tests/"))]
+    assert [word for word in named if not (ROOT / word).exists()] == []
+
+
+def test_every_command_of_the_harness_stands_in_the_readme() -> None:
+    """But for the one that activities ask."""
+    commands = set(typer.main.get_group(harness.app).commands) - {"serve"}
+    assert len(commands) > 8
+    assert {name for name in commands if f"python -m kernels.harness {name} " not in README.replace("\n", " ")} == set()
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README + GUIDE))))

@@ -17,8 +17,9 @@ from activities.devices import Claims
 from activities.devserver import living_server, stop_server
 from activities.store import Store
 from activities.workshop import Workshop
-from tests.fakes import settings_at, until
+from tests.fakes import PATIENCE_S, settings_at, until
 from worker import _arguments, device_activities, plan_activities
+from workflows.console.pollers import polled
 
 WORKER = Path(__file__).parents[1] / "worker.py"
 
@@ -38,10 +39,22 @@ def logged(home: Path, event: str) -> dict[str, object] | None:
     return None
 
 
+def with_a_gpu(folder: Path) -> dict[str, str]:
+    """The environment of a machine with one H200, of which nvidia-smi tells."""
+    folder.mkdir()
+    (folder / "pynvml.py").write_text("raise ImportError")
+    smi = folder / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho '0, GPU-8d3f2a10-0011-2233-4455-667788990011, NVIDIA H200, 143771 MiB'\n")
+    smi.chmod(0o755)
+    paths = {"PYTHONPATH": str(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
+    return paths | {"CUDA_VISIBLE_DEVICES": "0"}
+
+
 async def test_it_starts_a_server_polls_and_drains_on_sigterm(tmp_path: Path) -> None:
     """JSON logs say when it is ready; SIGTERM ends it with status 0; the server stays for the next one."""
     first = 12_000 + os.getpid() % 4_000 * 4  # as own_ports: no person's server is there
-    worker = spawn(tmp_path, "--dev", "--port", str(first), "--ui-port", str(first + 2))
+    arguments = ("--dev", "--port", str(first), "--ui-port", str(first + 2))
+    worker = spawn(tmp_path, *arguments, **with_a_gpu(tmp_path / "gpu"))
     try:
         ready = await until(
             lambda: worker.poll() is not None or logged(tmp_path, "worker ready"), "the worker is ready"
@@ -50,6 +63,14 @@ async def test_it_starts_a_server_polls_and_drains_on_sigterm(tmp_path: Path) ->
         server = living_server(settings_at(tmp_path))
         assert server is not None
         assert ready["address"] == server.address
+        assert isinstance(ready["devices"], list)
+        cpu, gpu = ready["devices"]
+        assert gpu == cpu.removesuffix("-cpu") + "-gpu-8d3f2a10"
+        client = await Client.connect(server.address)
+        for queue in ("ferret-cpu", "ferret-h200", cpu, gpu):
+            async with asyncio.timeout(PATIENCE_S):
+                while not await polled(client, queue, "activity"):
+                    await asyncio.sleep(0.05)
         worker.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(worker.wait, 60) == 0
         assert logged(tmp_path, "worker stopped")

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
+import stat
 import sys
 import tempfile
-from collections import Counter
+import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import structlog
 import typer
 
+from kernels.harness import shown
 from kernels.harness.requests import Build, GateLock, Judge, Measure, Measured
+from kernels.harness.wording import Interrupted, described, one_line, printable
 from specs.errors import MachineError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kernels.harness.admission import Admission
-    from kernels.harness.roofline import Peaks
     from specs.loader import LoadedTask
-    from specs.outcomes import BuildResult, Failure, Measurement, Metrics, SelfReported, Verdict
-    from specs.schema import Task
+    from specs.outcomes import BuildResult, Verdict
 
 # Set before any command loads numpy: its idle BLAS threads would spin on the very core that is being timed.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -45,14 +46,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the outcome as o
 BUILDS = Path(".ferret/builds")
 
 
-class _Terminated(KeyboardInterrupt):
-    """Asked to end. No SystemExit: of those a reference.py may raise as many as it likes."""
-
-    @classmethod
-    def now(cls, number: int, frame: object) -> None:
-        raise cls(128 + number)
-
-
 class _Session:
     """A task file and what every command does with it first."""
 
@@ -63,9 +56,29 @@ class _Session:
         self.task = self.loaded.task
         self.builds = builds.absolute()
         self.sandbox = sandbox
+        if self.task.harness.value == "self_contained":
+            raise UserError(f"{task_file}: harness: 'self_contained' has no gate to be judged by; use self-report")
         if self.task.gate is None:
             raise UserError(f"{task_file}: gate: none given; a folder with gate.yaml and reference.py is needed")
         self.gate = self.loaded.resolve(self.task.gate).absolute()
+
+    def need_device(self) -> None:
+        """Before anything is built: raises UserError where what the task needs to be judged is not there."""
+        language = self.task.language.value
+        if (reason := self.no_device()) is not None:
+            raise UserError(f"task {self.task.name}: language {language!r} needs a GPU to be judged on: {reason}")
+
+    def no_device(self) -> str | None:
+        """Why the task's kernels cannot be judged on this machine; None when they can."""
+        language = self.task.language.value
+        if language == "cpp":
+            return None
+        from kernels.harness import triton_host
+        from kernels.harness.gpu.machine import unusable
+
+        reason = unusable()
+        # Triton's interpreter judges where there is no GPU.
+        return reason if reason is None or language == "cuda" else triton_host.available()
 
     def only(self, config: str) -> None:
         """Leave one config of the task. Raises UserError for a name that it does not have."""
@@ -95,9 +108,11 @@ class _Session:
     ) -> tuple[BuildResult, Path | None]:
         from kernels.harness import build
 
-        if not source.is_file():
-            given = "is a folder" if source.is_dir() else "no such file"
-            raise UserError(f"kernel {source}: {given}; a source file is needed")
+        _need_file("kernel", source, "; a source file is needed")
+        if role == "candidate" and source.suffix != self.task.language.suffix:
+            language = self.task.language
+            told = f"language {language.value} takes {language.suffix}"
+            raise UserError(f"kernel {source}: suffix {source.suffix!r}; {told}")
         built = build.build(Build(task=self.task, source=source.absolute(), role=role, builds=self.builds))
         return built.result, built.library
 
@@ -150,16 +165,17 @@ def verify(
 
     def work() -> int:
         session = _Session(task, builds, sandbox)
+        session.need_device()
         lock = session.lock()
         result, library = session.build(kernel)
         verdict = session.judge(library, lock, kernel, held_out=held_out) if library is not None else None
         if as_json:
-            _print_json({"build": result, "verdict": verdict})
+            shown.print_json({"build": result, "verdict": verdict})
         else:
-            _show_verdict(result, verdict)
+            shown.show_verdict(result, verdict)
         return PASSED if verdict is not None and verdict.passed else REFUSED
 
-    _run(work)
+    _run(work, as_json=as_json)
 
 
 @app.command()
@@ -177,24 +193,26 @@ def bench(
 
     def work() -> int:
         session = _Session(task, builds, sandbox)
+        session.need_device()
         lock = session.lock()
-        rivals = [_proven(session, lock, champion, as_json=as_json)] if champion is not None else []
+        rival = _proven(session, lock, champion, as_json=as_json) if champion is not None else None
+        if champion is not None and rival is None:
+            return REFUSED
         candidate = _proven(session, lock, kernel, as_json=as_json)
-        if candidate is None or None in rivals:
+        if candidate is None:
             return REFUSED
         with tempfile.TemporaryDirectory() as folder:
             where = samples.absolute() if samples is not None else Path(folder) / "samples.json"
-            rival = rivals[0] if rivals else None
             outcome = session.measure(lock, candidate, rival, session.baseline(), where, max_seconds).outcome
         if as_json:
-            _print_json({"outcome": outcome})
+            shown.print_json({"outcome": outcome})
         elif outcome.failure is not None:
-            _show_failure(outcome.failure)
+            shown.show_failure(outcome.failure)
         elif outcome.measurement is not None:
-            _show_measurement(session, outcome.measurement)
+            shown.show_measurement(session.task, outcome.measurement)
         return PASSED if outcome.failure is None else REFUSED
 
-    _run(work)
+    _run(work, as_json=as_json)
 
 
 @app.command()
@@ -216,6 +234,7 @@ def aa(
 
     def work() -> int:
         session = _Session(task, builds, sandbox)
+        session.need_device()
         if config is not None:
             session.only(config)
         lock = session.lock()
@@ -223,8 +242,10 @@ def aa(
         if source is None:
             raise UserError(f"{task}: seed: none given, so --kernel must name a source")
         library = _proven(session, lock, source, as_json=as_json)
+        if library is None:
+            return REFUSED
         rival = library if against is None else _proven(session, lock, against, as_json=as_json)
-        if library is None or rival is None:
+        if rival is None:
             return REFUSED
         baseline = session.baseline()
         gains = []
@@ -233,8 +254,10 @@ def aa(
                 where = Path(folder) / "samples.json"
                 outcome = session.measure(lock, library, rival, baseline, where, max_seconds).outcome
             if outcome.measurement is None or outcome.measurement.gain is None:
-                if outcome.failure is not None:
-                    _show_failure(outcome.failure)
+                if as_json:
+                    shown.print_json({"trials": trial, "outcome": outcome})
+                elif outcome.failure is not None:
+                    shown.show_failure(outcome.failure)
                 return REFUSED
             gains.append(outcome.measurement.gain)
             if not as_json:
@@ -245,14 +268,14 @@ def aa(
                 )
         wins = sum(gain.low > 1 + session.task.search.min_gain for gain in gains)
         if as_json:
-            _print_json({"trials": trials, "wins": wins, "gains": gains})
+            shown.print_json({"trials": trials, "wins": wins, "gains": gains})
         else:
             needed = 1 + session.task.search.min_gain
             whom = "itself" if against is None else against.name
             typer.echo(f"won against {whom} {wins} of {trials} times (a win needs a gain over {needed:g})")
         return PASSED if wins == 0 or against is not None else REFUSED
 
-    _run(work)
+    _run(work, as_json=as_json)
 
 
 @app.command("self-report")
@@ -273,8 +296,7 @@ def self_report(
         from specs.loader import load_task
         from specs.schema import Harness
 
-        if not program.is_file():
-            raise UserError(f"program {program}: {'is a folder' if program.is_dir() else 'no such file'}")
+        _need_file("program", program, "; a source file is needed")
         # Task files of the original form do not say so: whoever uses this command knows what it shows.
         loaded = load_task(task).task.model_copy(update={"harness": Harness.SELF_CONTAINED})
         built = build.build(Build(task=loaded, source=program.absolute(), builds=builds.absolute()))
@@ -283,15 +305,15 @@ def self_report(
             request = RunProgram(task=loaded, program=built.library, sandbox=sandbox, timeout_s=max_seconds)
             report = run_program(request)
         if as_json:
-            _print_json({"build": built.result, "self_reported": report})
+            shown.print_json({"build": built.result, "self_reported": report})
         elif report is None:
             told = f"{built.result.status.value.upper()}: the program was not built"
-            typer.echo(f"{told}\n{built.result.log_tail}".rstrip())
+            typer.echo(f"{told}\n{printable(built.result.log_tail)}".rstrip())
         else:
-            _show_report(loaded, report)
+            shown.show_report(loaded, report)
         return PASSED if report is not None and report.score > 0 else REFUSED
 
-    _run(work)
+    _run(work, as_json=as_json)
 
 
 @app.command()
@@ -301,14 +323,15 @@ def lock(task: TaskFile, builds: BuildsOption = BUILDS, as_json: JsonOption = Fa
     def work() -> int:
         locked = _Session(task, builds, "preferred").lock()
         if as_json:
-            _print_json({"lock": locked})
+            shown.print_json({"lock": locked})
         else:
             typer.echo(locked.digest)
             for name, digest in sorted(locked.files.items()):
                 typer.echo(f"  {digest}  {name}")
+            typer.echo("hashed and loaded; whether wrong answers get through it is what admit tells")
         return PASSED
 
-    _run(work)
+    _run(work, as_json=as_json)
 
 
 @app.command()
@@ -325,12 +348,12 @@ def calibrate(
 
         found = peaks(device, builds.absolute(), again=again)
         if as_json:
-            _print_json({"peaks": found})
+            shown.print_json({"peaks": found})
         else:
-            _show_peaks(found)
+            shown.show_peaks(found)
         return PASSED
 
-    _run(work)
+    _run(work, as_json=as_json)
 
 
 @app.command()
@@ -366,13 +389,13 @@ def exploits(
         )
         total = suite.tally(rows, time.monotonic() - begin)
         if as_json:
-            _print_json({"ok": total.ok, "seconds": total.seconds, "rows": rows})
+            shown.print_json({"ok": total.ok, "seconds": total.seconds, "rows": rows})
         else:
             console = Console() if sys.stdout.isatty() else Console(width=200)
             suite.show(rows, total, console, verbose=verbose)
         return PASSED if total.ok else REFUSED
 
-    _run(work)
+    _run(work, as_json=as_json)
 
 
 @app.command()
@@ -395,18 +418,18 @@ def admit(
         loaded = gate.load(session.task, session.gate, locked)
         gate.rehearse(loaded)
         found = admission.admit(loaded, locked)
-        if session.task.baseline.program is not None:
+        if session.task.baseline.program is not None and session.no_device() is None:
             verdict = admission.judged_baseline(
                 loaded, locked, session.gate, session.baseline(), session.builds, sandbox
             )
             found = found.model_copy(update={"baseline": verdict})
         if as_json:
-            _print_json({"admitted": found.admitted, "admission": found})
+            shown.print_json({"admitted": found.admitted, "admission": found})
         else:
-            _show_admission(session, found)
+            shown.show_admission(session.task, found, session.no_device())
         return PASSED if found.admitted else REFUSED
 
-    _run(work)
+    _run(work, as_json=as_json)
 
 
 @app.command("audit")
@@ -421,16 +444,15 @@ def audit_object(
         from kernels.harness.audit import audit
         from specs.schema import Language
 
-        if not library.is_file():
-            raise UserError(f"library {library}: {'is a folder' if library.is_dir() else 'no such file'}")
+        _need_file("library", library, "; a shared object is needed")
         findings = audit(library, Language(language))
         if as_json:
-            _print_json({"findings": findings})
+            shown.print_json({"findings": findings})
         else:
             typer.echo("\n".join(findings) or f"nothing found in {library.name}")
         return REFUSED if findings else PASSED
 
-    _run(work)
+    _run(work, as_json=as_json)
 
 
 @app.command()
@@ -444,7 +466,7 @@ def serve(
         from kernels.harness.serve import serve as answer
 
         # Whoever ends a gate process asks politely first: time enough to remove a half-made build.
-        signal.signal(signal.SIGTERM, _Terminated.now)
+        Interrupted.on(signal.SIGTERM)
         answer(request, reply)
         return PASSED
 
@@ -458,200 +480,79 @@ def _proven(session: _Session, lock: GateLock, source: Path, *, as_json: bool) -
     if verdict is not None and verdict.passed:
         return library
     if as_json:
-        _print_json({"build": result, "verdict": verdict})
+        shown.print_json({"build": result, "verdict": verdict})
     else:
-        _show_verdict(result, verdict)
+        shown.show_verdict(result, verdict)
     return None
 
 
-# ---------------------------------------------------------------- what a person sees
+_KINDS = (
+    (stat.S_ISDIR, "is a folder"),
+    (stat.S_ISFIFO, "is a named pipe"),
+    (stat.S_ISCHR, "is a device"),
+    (stat.S_ISBLK, "is a device"),
+    (stat.S_ISSOCK, "is a socket"),
+)
 
 
-def _show_verdict(result: BuildResult, verdict: Verdict | None) -> None:
-    if verdict is None:
-        typer.echo(f"{result.status.value.upper()}: the kernel was not built\n{result.log_tail}".rstrip())
-        return
-    if verdict.failure is not None:
-        _show_failure(verdict.failure)
+def _need_file(what: str, path: Path, needed: str) -> None:
+    """Raises UserError that says what stands there instead of a regular file."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        told = "is a link to nothing" if path.is_symlink() else "no such file"
+    except OSError as error:
+        told = error.strerror or "cannot be looked at"
     else:
-        typer.echo(f"PASSED: {verdict.cases} calls checked")
-    for metrics in verdict.worst:
-        typer.echo(f"  {metrics.tensor}: {_told(metrics)}")
-    if verdict.memory_check:
-        typer.echo(f"  memory {verdict.memory_check}")
-    what = f"library {verdict.library[:12]}, gate {verdict.gate[:12]}"
-    typer.echo(f"  {what}, sandbox {verdict.sandbox}, {verdict.seconds:.1f} s")
-
-
-def _show_failure(failure: Failure) -> None:
-    stage = f", tensor {failure.first_failing_stage}" if failure.first_failing_stage else ""
-    typer.echo(f"REFUSED ({failure.kind.value}) in stage {failure.verification.value}{stage}")
-    typer.echo(f"  {failure.message}")
-    if failure.metrics is not None:
-        typer.echo(f"  {failure.metrics.tensor}: {_told(failure.metrics)}")
-
-
-def _told(metrics: Metrics) -> str:
-    shown = ("max_abs", "max_rel", "rel_l2", "cosine", "mismatch_fraction")
-    known = [(name, getattr(metrics, name)) for name in shown]
-    return ", ".join(f"{name} {value:.4g}" for name, value in known if value is not None) or "no finite distance"
-
-
-def _show_report(task: Task, report: SelfReported) -> None:
-    """The table of a self-contained program, headed and footed by what it is worth."""
-    from rich.console import Console
-    from rich.table import Table
-
-    def number(value: float | None) -> str:
-        return "" if value is None else f"{value:.4g}"
-
-    console = Console() if sys.stdout.isatty() else Console(width=140)
-    console.print(f"{report.label}, nothing verified: {task.name} against {task.baseline.source}", soft_wrap=True)
-    if report.refused:
-        typer.echo(f"REFUSED: {report.refused}")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    times = ("kernel us", "baseline us", "kernel TFLOPS", "baseline TFLOPS")
-    for heading in ("config", f"{report.label} ratio", "target", *times):
-        table.add_column(heading, justify="left" if heading == "config" else "right", no_wrap=True)
-    table.add_column("why not", overflow="fold")
-    for one in report.configs:
-        table.add_row(
-            one.config,
-            f"{one.ratio:.3f}",
-            f"{task.config(one.config).target_ratio:g}",
-            *(number(value) for value in (one.ours_us, one.reference_us, one.ours_tflops, one.reference_tflops)),
-            "" if report.refused else one.reason,
-        )
-    console.print(table)
-    console.print(
-        f"{report.label} score {report.score:.3f} ({task.scoring.value}), geomean {report.geomean:.3f}", soft_wrap=True
-    )
-    console.print(f"{report.machine}; sandbox {report.sandbox}, {report.seconds:.1f} s", soft_wrap=True)
-    if report.output_tail:
-        tail = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in report.output_tail)
-        typer.echo(f"--- what it printed\n{tail}")
-
-
-def _show_peaks(peaks: Peaks) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("rate", "best", "median", "at top clock", "unit"):
-        table.add_column(heading, justify="left" if heading in ("rate", "unit") else "right", no_wrap=True)
-    table.add_column("how", overflow="fold")
-    for unit, rates in (("GB/s", peaks.bandwidth), ("GFLOP/s", peaks.flops)):
-        for name, rate in rates.items():
-            top = "" if rate.at_top_clock is None else f"{rate.at_top_clock / 1e9:,.1f}"
-            told = unit if not name.startswith("i") else "GOP/s"
-            table.add_row(name, f"{rate.best / 1e9:,.1f}", f"{rate.median / 1e9:,.1f}", top, told, rate.how)
-    for name, reason in peaks.missing.items():
-        table.add_row(name, "", "", "", "", f"not measured: {reason}")
-    console = Console() if sys.stdout.isatty() else Console(width=160)
-    console.print(table)
-    console.print(f"{peaks.device}; last-level cache {peaks.cache_bytes >> 20} MiB", soft_wrap=True)
-    times = f"{peaks.runs} calibration" + ("s" if peaks.runs > 1 else "")
-    console.print(f"{peaks.measured_at}, {times}, the last took {peaks.seconds:.1f} s", soft_wrap=True)
-
-
-def _show_admission(session: _Session, found: Admission) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("mutant", "fate", "where", "by"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("what it does", overflow="fold")
-    for one in found.mutants:
-        told = f"{one.told}; admitted: {one.reason}" if one.reason else one.told
-        table.add_row(one.mutant, one.fate.replace("_", " "), one.where, one.by, told)
-    console = Console() if sys.stdout.isatty() else Console(width=180)
-    console.print(table)
-    for name, limits in found.limits.items():
-        console.print(f"{name}: {', '.join(f'{metric} {limit:g}' for metric, limit in limits.items()) or 'equal'}")
-    if found.baseline is None:
-        console.print("baseline: none given, not judged")
-    else:
-        told = "passes" if found.baseline.passed else "REFUSED"
-        console.print(f"baseline: {told}, {found.baseline.cases} calls, {found.baseline.seconds:.1f} s")
-    counts = Counter(one.fate.replace("_", " ") for one in found.mutants)
-    console.print(", ".join(f"{count} {fate}" for fate, count in counts.items()) + f" in {found.seconds:.1f} s")
-    what = f"gate {found.gate[:12]} of {session.task.name}"
-    console.print(f"ADMITTED: {what}" if found.admitted else f"REFUSED: {what}: {found.why_not}", soft_wrap=True)
-
-
-def _show_measurement(session: _Session, measurement: Measurement) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    with_champion = any(config.champion is not None for config in measurement.configs)
-    champion = ["champion us"] if with_champion else []
-    headings = ["config", "baseline us", *champion, "kernel us", "ratio", "95% interval", "spread", "rounds", "target"]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "config" else "right", no_wrap=True)
-    for config in measurement.configs:
-        rival = [f"{config.champion.median_us:.1f}"] if config.champion is not None else []
-        table.add_row(
-            config.config,
-            f"{config.baseline.median_us:.1f}",
-            *rival,
-            f"{config.candidate.median_us:.1f}",
-            f"{config.ratio.value:.3f}",
-            f"{config.ratio.low:.3f} to {config.ratio.high:.3f}",
-            f"{config.baseline.spread:.1%} / {config.candidate.spread:.1%}",
-            str(config.candidate.samples),
-            f"{session.task.config(config.config).target_ratio:g}",
-        )
-    # A pipe has no width; the usual guess of 80 columns would break every cell.
-    console = Console() if sys.stdout.isatty() else Console(width=140)
-    console.print(f"{session.task.name} against {session.task.baseline.source}", soft_wrap=True)
-    console.print(table)
-    score, gain, device = measurement.score, measurement.gain, measurement.device
-    interval = f"{score.low:.3f} to {score.high:.3f}"
-    console.print(
-        f"score {score.value:.3f} ({interval}, {session.task.scoring.value}), geomean {measurement.geomean:.3f}"
-    )
-    if gain is not None:
-        needed = 1 + session.task.search.min_gain
-        console.print(
-            f"gain over the champion {gain.value:.3f} ({gain.low:.3f} to {gain.high:.3f}), over {needed:g} wins"
-        )
-    console.print(f"{device.name}; {device.detail}; {device.toolkit}", soft_wrap=True)
-    console.print(f"sandbox {measurement.sandbox}, {measurement.seconds:.1f} s")
-
-
-def _print_json(content: dict[str, Any]) -> None:
-    import json
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, list):
-            return [plain(item) for item in value]
-        return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-
-    typer.echo(json.dumps({name: plain(value) for name, value in content.items()}))
+        if stat.S_ISREG(mode):
+            return
+        told = next((kind for is_one, kind in _KINDS if is_one(mode)), "is no regular file")
+    raise UserError(f"{what} {path}: {told}{needed}")
 
 
 # ---------------------------------------------------------------- how a command ends
 
 
-def _run(work: Callable[[], int]) -> None:
-    from specs.errors import FerretError
+def _run(work: Callable[[], int], *, as_json: bool = False) -> None:
+    from specs.errors import FerretError, GateError
 
     try:
         code = work()
     except MachineError as error:
-        typer.echo(f"machine: {error}", err=True)
-        code = MACHINE_ERROR
-    except FerretError as error:
+        code = _ended(MACHINE_ERROR, "machine", type(error).__name__, str(error), as_json=as_json)
+    except GateError as error:
         # A gate that cannot be used is a mistake in the task's own files, for its author to mend.
-        typer.echo(f"error: {error}", err=True)
-        code = USER_ERROR
-    except _Terminated as terminated:
-        code = int(terminated.args[0])
+        code = _ended(USER_ERROR, "error", type(error).__name__, one_line(str(error), 5000), as_json=as_json)
+    except FerretError as error:
+        code = _ended(USER_ERROR, "error", type(error).__name__, str(error), as_json=as_json)
+    except Interrupted as interrupted:
+        code = int(interrupted.args[0])
     except KeyboardInterrupt:
         code = 130
+    except (Exception, SystemExit) as error:
+        code = _unexpected(error, as_json=as_json)
     raise typer.Exit(code)
+
+
+def _ended(code: int, what: str, kind: str, message: str, *, as_json: bool) -> int:
+    """Say why there is no verdict, to a person and to a program; `code` again, or MACHINE_ERROR when nobody listens."""
+    try:
+        typer.echo(f"{what}: {printable(message)}", err=True)
+        if as_json:
+            shown.print_json({"error": {"kind": kind, "message": printable(message)}})
+    except OSError:
+        return MACHINE_ERROR
+    return code
+
+
+def _unexpected(error: BaseException, *, as_json: bool) -> int:
+    """Tell of an error that is ours, or that nobody thought of, with its place; never the status of a verdict."""
+    if isinstance(error, SystemExit) and isinstance(error.__context__, OSError):
+        error = error.__context__  # how libraries end a process whose output nobody reads
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    place = one_line(f" ({Path(frames[-1][0]).name}:{frames[-1][1]})") if frames else ""
+    what, kind = ("machine", "MachineError") if isinstance(error, OSError) else ("internal", "InternalError")
+    return _ended(MACHINE_ERROR, what, kind, described(error) + place, as_json=as_json)
 
 
 def _log_to_stderr() -> None:
@@ -667,19 +568,48 @@ def _log_to_stderr() -> None:
 
 
 def main(words: list[str]) -> int:
-    """Run one command and give its exit code; a mistake in the words becomes one line on standard error."""
+    """Run one command and give its exit code.
+
+    A mistake in the words becomes one line on standard error and USER_ERROR, anything unexpected MACHINE_ERROR.
+    """
+    as_json = "--json" in words
     try:
         code = app(args=words or ["--help"], prog_name="python -m kernels.harness", standalone_mode=False)
-    except Exception as error:
+    except Interrupted as interrupted:
+        return int(interrupted.args[0])
+    except (Exception, SystemExit) as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            return 130
         # The class of usage errors has moved between releases of typer; this method has not.
-        if not hasattr(error, "format_message"):
-            raise
-        told = " ".join(error.format_message().split())
-        typer.echo(f"error: {told} (help: python -m kernels.harness --help)", err=True)
-        return USER_ERROR
+        asked = getattr(error, "format_message", None)
+        if asked is None:
+            return _unexpected(error, as_json=as_json)
+        told = f"{' '.join(asked().split())} (help: python -m kernels.harness --help)"
+        return _ended(USER_ERROR, "error", "UsageError", told, as_json=as_json)
     return code if isinstance(code, int) else PASSED
 
 
+def _leave(code: int, leave: Callable[[int], NoReturn] = os._exit) -> NoReturn:
+    """End now: threads, exit handlers and children of a gate's code have no say once the answer is out."""
+    try:
+        sys.stdout.flush()
+    except Exception as error:
+        if code in (PASSED, REFUSED):  # an answer that nobody received is none
+            code = _unexpected(error, as_json=False)
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    leave(code)
+
+
 if __name__ == "__main__":
+    if sys.stderr is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  for as long as the process lives
     _log_to_stderr()
-    sys.exit(main(sys.argv[1:]))
+    if sys.stdout is None:
+        typer.echo("machine: standard output is closed; an answer needs one", err=True)
+        _leave(MACHINE_ERROR)
+    Interrupted.on(signal.SIGINT)
+    if "--json" in sys.argv:
+        shown.keep_stdout_for_json()
+    _leave(main(sys.argv[1:]))

@@ -196,15 +196,17 @@ class Filled(Prepared):
 
         `everywhere` looks at all bytes of the arena that are no buffer's: a stray write may fall far from any.
         """
+        # Past the ends first: whoever runs on past one buffer reaches what is before the next.
         for buffer in self.buffers:
-            begin = self.offsets[buffer.name]
-            end = begin + buffer.nbytes
-            at = self._disturbed(begin - GUARD, begin, differs)
-            if at is not None:
-                raise _outside(buffer, "before", f"{begin - at} bytes before its start")
+            end = self.offsets[buffer.name] + buffer.nbytes
             at = self._disturbed(end, end + GUARD, differs)
             if at is not None:
                 raise _outside(buffer, "after", f"{at - end} bytes past its end")
+        for buffer in self.buffers:
+            begin = self.offsets[buffer.name]
+            at = self._disturbed(begin - GUARD, begin, differs)
+            if at is not None:
+                raise _outside(buffer, "before", f"{begin - at} bytes before its start")
         if everywhere:
             spans = sorted((self.offsets[b.name], b.nbytes) for b in self.buffers)
             begin = 0

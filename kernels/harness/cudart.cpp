@@ -805,6 +805,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, int which, int value) {
         if (value < 0 || value > most) return failed(kInvalidValue);
     }
     if (which == kCarveout && (value < -1 || value > 100)) return failed(kInvalidValue);
+    if (which == kNonPortableCluster && (value < 0 || value > 1)) return failed(kInvalidValue);
     if (kernel->set[i] && kernel->values[i] == value) return kSuccess;
     record_attribute(*kernel, which, value);
     kernel->set[i] = true;

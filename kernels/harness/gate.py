@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 import re
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from kernels.harness.compare import Limits
 from kernels.harness.dtypes import is_integer, numpy_dtype
 from kernels.harness.gate_yaml import Case
 from kernels.harness.requests import GateLock
+from kernels.harness.wording import Interrupted, described, one_line
 from specs import expressions
 from specs.errors import GateError
 from specs.schema import Argument, ArgumentKind, Interface, Scalar, Task
@@ -35,6 +37,7 @@ __all__ = ["Case", "Gate", "Golden", "load", "lock", "numpy_dtype", "rehearse"]
 _REAL_EXIT = os._exit
 _reference_lock = threading.Lock()
 _references_running = 0
+_streams = (sys.stdout, sys.stderr)
 
 MEMORY_CAP = 1 << 40  # bytes; no case of a sane gate comes near
 CGROUP = Path("/sys/fs/cgroup")
@@ -82,7 +85,9 @@ class Gate:
             array = _array(where, name, given[name], shape_of(argument, variables))
             wanted = numpy_dtype(_dtype(argument))
             if array.dtype != wanted:
-                raise GateError(f"reference.py: {where}: {name} has dtype {array.dtype}; {wanted} is needed")
+                raise GateError(
+                    f"reference.py: {where}: {name} has dtype {one_line(str(array.dtype))}; {wanted} is needed"
+                )
             made[name] = np.array(array, order="C")
             made[name].setflags(write=False)  # a reference that changes its inputs is then an error, not a wrong golden
         return made
@@ -103,7 +108,8 @@ class Gate:
             whole = is_integer(_dtype(argument))
             if tensors[name].dtype != np.float64 and not (whole and tensors[name].dtype.kind in "iu"):
                 needed = "float64 or an integer dtype" if whole else "float64"
-                raise GateError(f"reference.py: {where}: {name} has dtype {tensors[name].dtype}; {needed} is needed")
+                got = one_line(str(tensors[name].dtype))
+                raise GateError(f"reference.py: {where}: {name} has dtype {got}; {needed} is needed")
             if name + SCALE in given:
                 scales[name] = _scale(where, name + SCALE, given[name + SCALE], tensors[name])
         return Golden(tensors, scales)
@@ -278,13 +284,18 @@ def _covers(interface: Interface, variables: Mapping[str, object], where: str) -
 
 @contextlib.contextmanager
 def _kept_alive() -> Iterator[None]:
-    """While a reference runs it cannot end the gate: that would be an exit status without a verdict."""
+    """While a reference runs it cannot end the gate: that would be an exit status without a verdict.
+
+    Nor can it take away where the verdict is printed.
+    """
 
     def refuse(status: int = 0) -> NoReturn:
         raise SystemExit(status)
 
-    global _references_running
+    global _references_running, _streams
     with _reference_lock:  # inputs and goldens are made in two threads
+        if _references_running == 0:
+            _streams = (sys.stdout, sys.stderr)
         _references_running += 1
         os._exit = refuse
     try:
@@ -294,6 +305,7 @@ def _kept_alive() -> Iterator[None]:
             _references_running -= 1
             if _references_running == 0:
                 os._exit = _REAL_EXIT
+                sys.stdout, sys.stderr = _streams
 
 
 def _execute(source: bytes) -> ModuleType:
@@ -302,7 +314,7 @@ def _execute(source: bytes) -> ModuleType:
         # The text was hashed against the lock a moment ago; importing it from the folder would read the file again.
         with _kept_alive():
             exec(compile(source, "reference.py", "exec"), module.__dict__)  # noqa: S102
-    except KeyboardInterrupt:
+    except Interrupted:
         raise
     except BaseException as error:  # SystemExit too: it would end the gate in silence, and with status 0
         raise GateError(f"reference.py cannot be loaded: {_described(error)}") from error
@@ -320,20 +332,30 @@ def _call(where: str, function: Callable[..., Any], *arguments: object) -> dict[
     try:
         with _kept_alive():
             given = function(*arguments)
-    except KeyboardInterrupt:
+            # A plain dict from here on, whose keys are plain text: the judge asks nothing of a class made in there.
+            known = {one_line(str(name)): value for name, value in given.items()} if isinstance(given, dict) else None
+    except Interrupted:
         raise
     except BaseException as error:
         raise GateError(f"reference.py: {where}: {_described(error)}") from error
-    if not isinstance(given, dict):
-        raise GateError(f"reference.py: {where}: a dict of arrays is needed, {type(given).__name__} given")
-    return given
+    if known is None:
+        raise GateError(f"reference.py: {where}: a dict of arrays is needed, {_class(given)} given")
+    return known
 
 
 def _described(error: BaseException) -> str:
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "reference.py"]
-    if isinstance(error, SyntaxError):
-        lines = [error.lineno]
-    return f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
+    """In one line, with the line of reference.py; an exception made in there is asked for its words with care."""
+    lines: list[int | None] = []
+    with contextlib.suppress(Exception):
+        frames = traceback.walk_tb(error.__traceback__)
+        lines = [line for frame, line in frames if frame.f_code.co_filename == "reference.py"]
+        if isinstance(error, SyntaxError):
+            lines = [error.lineno] if error.lineno else []
+    return described(error) + (f" (line {lines[-1]})" if lines else "")
+
+
+def _class(given: object) -> str:
+    return one_line(str(type(given).__name__), 100)
 
 
 def _same_names(where: str, given: Mapping[str, Any], needed: set[str], optional: set[str]) -> None:
@@ -346,7 +368,7 @@ def _same_names(where: str, given: Mapping[str, Any], needed: set[str], optional
 
 def _array(where: str, name: str, given: object, shape: tuple[int, ...]) -> np.ndarray:
     if not isinstance(given, np.ndarray | np.generic):
-        raise GateError(f"reference.py: {where}: {name} is a {type(given).__name__}; a numpy array is needed")
+        raise GateError(f"reference.py: {where}: {name} is a {_class(given)}; a numpy array is needed")
     array = np.asarray(given)
     if array.shape != shape:
         raise GateError(f"reference.py: {where}: {name} has shape {list(array.shape)}; {list(shape)} is needed")
@@ -356,7 +378,7 @@ def _array(where: str, name: str, given: object, shape: tuple[int, ...]) -> np.n
 def _scale(where: str, name: str, given: object, golden: np.ndarray) -> np.ndarray:
     scale = _array(where, name, given, golden.shape)
     if scale.dtype != np.float64:
-        raise GateError(f"reference.py: {where}: {name} has dtype {scale.dtype}; float64 is needed")
+        raise GateError(f"reference.py: {where}: {name} has dtype {one_line(str(scale.dtype))}; float64 is needed")
     usable = (scale >= 0) & np.isfinite(scale)
     if not (usable | ~np.isfinite(golden)).all():
         raise GateError(f"reference.py: {where}: {name} must be finite and not negative wherever the golden is finite")

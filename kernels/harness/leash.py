@@ -2,6 +2,8 @@
 
 The program runs under this very file as a small supervisor. When the starter dies, even of SIGKILL, the kernel tells
 the supervisor, which takes the whole group down: a compiler has children that a plain kill would leave behind.
+What loses its parent becomes the supervisor's child, whatever session it is in and whatever it has closed, and nothing
+of it outlives the program. A program without a sandbox that kills the supervisor first is beyond that.
 Run as `python -I -S leash.py STARTER_PID CPU_S MEMORY_BYTES FILE_BYTES PROGRAM ARGUMENT...`.
 """
 
@@ -16,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+GONE_S = 10.0  # for all that a program started to be ended
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,61 @@ def run(
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
-            # Also after a normal end: nothing that the program left running may stay.
+            if process.poll() is None:
+                _end(process)
+            # Also after a normal end: a supervisor that was killed has left the program running.
             _kill_group(process.pid)
             process.wait()
     return Finished(process.returncode, timed_out, time.monotonic() - started)
+
+
+def _end(supervisor: subprocess.Popen[bytes]) -> None:
+    """Have a supervisor end everything below it; where it cannot (the program may have stopped it), do that here."""
+    for signum in (signal.SIGTERM, signal.SIGCONT):
+        supervisor.send_signal(signum)
+    try:
+        supervisor.wait(GONE_S)
+    except subprocess.TimeoutExpired:
+        for pid in _descendants(supervisor.pid):
+            _kill(pid)
+
+
+def _end_descendants() -> None:
+    """Kill whatever is below this process until nothing is: those whose parent dies come to us, a subreaper."""
+    end = time.monotonic() + GONE_S / 2
+    while time.monotonic() < end:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        for pid in _descendants(os.getpid()):
+            _kill(pid)
+        time.sleep(0.001)
+
+
+def _descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            # The program's name stands in brackets and may hold brackets itself; then come state and parent.
+            parent = int((place / "stat").read_bytes().rpartition(b")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, []).append(int(place.name))
+    found, left = [], [root]
+    while left:
+        below = children.pop(left.pop(), [])
+        found += below
+        left += below
+    return found
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
 
 
 def _kill_group(group: int) -> None:
@@ -85,13 +140,19 @@ def _supervise(arguments: list[str]) -> int:
     starter, cpu_s, memory_bytes, file_bytes = (int(number) for number in arguments[:4])
 
     def end(signum: int, frame: object) -> None:
+        if os.getpid() == supervisor:  # not between fork and exec
+            _end_descendants()
         os.killpg(0, signal.SIGKILL)
+
+    supervisor = os.getpid()
 
     signal.signal(signal.SIGTERM, end)
     if sys.platform == "linux":
         import ctypes
 
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        libc = ctypes.CDLL(None)
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != starter:  # it died before the line above took hold
         return 1
     program = os.fork()
@@ -113,6 +174,7 @@ def _supervise(arguments: list[str]) -> int:
             os.write(2, f"{arguments[4]}: {error.strerror}\n".encode())
         os._exit(127)
     code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+    _end_descendants()
     return code if code >= 0 else 128 - code
 
 

@@ -41,6 +41,7 @@ _NAMES = {
     **dict.fromkeys(["open", "input", "breakpoint", "help"], "reaches for files or a terminal; a launcher launches"),
     **dict.fromkeys(["globals", "locals", "vars", "dir"], "looks into namespaces"),
     **dict.fromkeys(["setattr", "delattr", "memoryview"], "changes what is not the candidate's"),
+    **dict.fromkeys(["attrgetter", "methodcaller"], "takes attributes by names that are made up while it runs"),
     **dict.fromkeys(["exit", "quit"], "ends the process; a launcher returns"),
     "print": "prints from the device, which takes time and memory that are not the kernel's",
 }
@@ -52,6 +53,8 @@ _ATTRIBUTES = {
     **dict.fromkeys(_FRAMES.split(), "looks into the interpreter"),
     **dict.fromkeys(_MODULES.split(), "is a part of Triton or of Python that no kernel needs"),
     "device_print": "prints from the device, which takes time and memory that are not the kernel's",
+    "format_map": "looks into objects by what a text says; write the attribute out",
+    **dict.fromkeys(["attrgetter", "methodcaller"], "takes attributes by names that are made up while it runs"),
     **dict.fromkeys(
         ["add_pre_run_hook", "cache_hook", "device_caches", "pre_run_hooks", "preload", "set_active"],
         "changes how Triton launches",
@@ -61,6 +64,9 @@ _KEYWORDS = {
     **dict.fromkeys(["extern_libs", "ir_override"], "names a file that Triton would read"),
     **dict.fromkeys(["ptx_options", "instrumentation_mode", "launch_metadata"], "changes how Triton compiles"),
 }
+# A field of str.format with an attribute, "{0.name}", or a key that is one of the interpreter's.
+_REACHING_FORMAT = re.compile(r"\{[^{}]*(?:\.\s*[A-Za-z_]|\[\s*__)")
+_DUNDER = re.compile(r"__\w+__")
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _FINDINGS_LIMIT = 20
 OUTLINE = "outline.json"
@@ -123,9 +129,12 @@ class _Rules:
 
     def __init__(self) -> None:
         self._modules: dict[str, str] = {}
+        self._loose: set[ast.expr] = set()
 
     def walk(self, tree: ast.AST) -> Iterator[tuple[int, str]]:
         nodes = list(ast.walk(tree))
+        # Docstrings and the like, which nobody reads.
+        self._loose = {node.value for node in nodes if isinstance(node, ast.Expr)}
         for node in nodes:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 yield from ((node.lineno, what) for what in self._imported(node))
@@ -174,21 +183,62 @@ class _Rules:
                 and not any(module.startswith(f"triton.{node.attr}") for module in _IMPORTS)
             ):
                 yield f"triton.{node.attr}: accepted of triton: {', '.join(sorted(allowed))}"
+            if node.attr == "format" and not isinstance(node.value, ast.Constant):
+                yield ".format of a text that is made up while it runs; write the text out"
             if not isinstance(node.ctx, ast.Load):
                 yield f"assigns to .{node.attr}; nothing of another module or object may be changed"
+        elif isinstance(node, ast.MatchClass):
+            for name in node.kwd_attrs:
+                if problem := self._attribute(name):
+                    yield f"case {ast.unparse(node.cls)}({name}=...) {problem}; it is not accepted"
         elif isinstance(node, ast.Call):
             yield from self._call(node)
+        elif isinstance(node, ast.Constant) and node not in self._loose:
+            yield from self._text(node.value)
+        for name in self._bound(node):
+            if name.startswith("__"):
+                yield f"{name} looks into the interpreter; it is not accepted"
 
     def _call(self, node: ast.Call) -> Iterator[str]:
         for keyword in node.keywords:
             if keyword.arg in _KEYWORDS:
                 yield f"{keyword.arg} {_KEYWORDS[keyword.arg]}; it is not accepted"
+            elif keyword.arg and keyword.arg.startswith("__"):
+                yield f"{keyword.arg}= looks into the interpreter; it is not accepted"
         if isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
             name = node.args[1] if len(node.args) > 1 else None
             if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
                 yield f"{node.func.id} with a name that is made up while it runs; write the attribute out"
             elif problem := self._attribute(name.value):
                 yield f"{node.func.id} of {name.value!r}, which {problem}; it is not accepted"
+
+    @staticmethod
+    def _bound(node: ast.AST) -> list[str]:
+        """The variables that a node binds or declares without an ast.Name."""
+        name: str | None = None
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            return node.names
+        if isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.MatchAs | ast.MatchStar | ast.ExceptHandler):
+            name = node.name
+        elif isinstance(node, ast.MatchMapping):
+            name = node.rest
+        elif isinstance(node, ast.alias):
+            name = node.asname
+        return [name] if name else []
+
+    @staticmethod
+    def _text(value: object) -> Iterator[str]:
+        """What a text says to str.format, or to whoever looks a name up by it."""
+        if not isinstance(value, str):
+            return
+        if value in _KEYWORDS:
+            yield f"{value!r} {_KEYWORDS[value]}; it is not accepted"
+        elif _REACHING_FORMAT.search(value):
+            yield "a format that looks into an object; write the attribute out"
+        elif _DUNDER.fullmatch(value) and value != "__main__":
+            yield f"{value!r} looks into the interpreter; it is not accepted"
 
     @staticmethod
     def _attribute(name: str) -> str | None:

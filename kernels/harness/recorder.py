@@ -71,7 +71,10 @@ class Recorder(Contained):
         """
         self._facts = facts
         self._nonce = secrets.token_bytes(NONCE_BYTES)
-        told = facts.to_bytes()
+        try:
+            told = facts.to_bytes()
+        except ValueError as error:
+            raise CandidateFault(FailureKind.NOT_LOADED, f"could not be loaded: {error}") from None
         facts_at = _PAGE
         self._tape_at = facts_at + -(-len(told) // _PAGE) * _PAGE
         size = self._tape_at + MAX_BYTES
@@ -109,7 +112,8 @@ class Recorder(Contained):
         self._call_untimed(slots, timeout_s)
         if failed := self._number(_FAILED):
             name = _ERROR_NAMES.get(failed, f"error {failed}")
-            raise CandidateFault(FailureKind.LAUNCH_FAILED, f"{self._words_at(1)} ({name})")
+            why = self._words_at(1) or "says that a launch failed, and not which or why"
+            raise CandidateFault(FailureKind.LAUNCH_FAILED, f"{why} ({name})")
         return self._tape()
 
     def _reset(self, base: int) -> None:
@@ -146,9 +150,9 @@ class Recorder(Contained):
         """A call that was refused ended the process: then that is why."""
         fault = super()._ended(when)
         kind = _REFUSALS.get(self._number(_REFUSED))
-        return (
-            CandidateFault(kind, self._words_at(0)) if kind is not None and isinstance(fault, CandidateFault) else fault
-        )
+        if kind is None or not isinstance(fault, CandidateFault):
+            return fault
+        return CandidateFault(kind, self._words_at(0) or f"ended itself as if a call had been refused: {fault.message}")
 
     def _number(self, offset: int) -> int:
         return int.from_bytes(self._shared[offset : offset + 4], "little")

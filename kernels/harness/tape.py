@@ -37,6 +37,13 @@ _KERNEL = struct.Struct("<12I")
 _VARIABLE = struct.Struct("<QQII")
 _COOPERATIVE, _PROGRAMMATIC = 1, 2
 
+# What may be set of a function, CUfunction_attribute -> the least and the most. No block has a MiB of shared memory.
+_ATTRIBUTE_VALUES = {8: (0, 2**20), 9: (-1, 100), 14: (0, 1)}
+# The last enumerator of each, as of CUDA 13.0; all of them count from 0.
+_LAST_MODES = {"dtype": 15, "interleave": 2, "swizzle": 6, "l2": 3, "oob": 1}
+_MAP_ALIGNMENT = 16  # of a tensor's address and of its strides
+_MAX_DIM, _MAX_STRIDE, _MAX_BOX, _MAX_ELEMENT_STRIDE = 2**32, 2**40 - 1, 256, 8
+
 _GRID_LIMIT: Dim3 = (2**31 - 1, 65535, 65535)
 _THREADS_LIMIT = 1024
 
@@ -374,6 +381,12 @@ def _launch(payload: bytes) -> Launch:
 def _set_attribute(payload: bytes) -> SetAttribute:
     attribute, value, module_bytes, kernel_bytes = _unpack(_ATTRIBUTE, payload)
     module, kernel = _parts(payload, _ATTRIBUTE.size, module_bytes, kernel_bytes)
+    if attribute not in _ATTRIBUTE_VALUES:
+        accepted = ", ".join(map(str, _ATTRIBUTE_VALUES))
+        raise ValueError(f"tape: function attribute {attribute}; {accepted} are accepted")
+    least, most = _ATTRIBUTE_VALUES[attribute]
+    if not least <= value <= most:
+        raise ValueError(f"tape: function attribute {attribute} of {value}; {least} to {most} are accepted")
     return SetAttribute(_name(module), _name(kernel), attribute, value)
 
 
@@ -409,10 +422,31 @@ def _tensor_map(payload: bytes) -> TensorMapRequest:
     dtype, rank, interleave, swizzle, l2, oob, address = values[:7]
     if not 1 <= rank <= MAX_RANK:
         raise ValueError(f"tape: a tensor map of rank {rank}; 1 to {MAX_RANK} are accepted")
-    return TensorMapRequest(
+    request = TensorMapRequest(
         dtype, address, values[7 : 7 + rank], values[12 : 12 + rank - 1], values[16 : 16 + rank],
         values[21 : 21 + rank], interleave, swizzle, l2, oob,
     )  # fmt: skip
+    _check_tensor_map(request)
+    return request
+
+
+def _check_tensor_map(request: TensorMapRequest) -> None:
+    """The bounds of cuTensorMapEncodeTiled, as cudart.cpp has them; whether they fit together, the driver says."""
+    for mode, last in _LAST_MODES.items():
+        if (number := getattr(request, mode)) > last:
+            raise ValueError(f"tape: a tensor map with {mode} {number}; 0 to {last} are accepted")
+    for what, sizes, most in (
+        ("dimensions", request.dims, _MAX_DIM),
+        ("boxes", request.box, _MAX_BOX),
+        ("element strides", request.element_strides, _MAX_ELEMENT_STRIDE),
+    ):
+        if not all(1 <= size <= most for size in sizes):
+            raise ValueError(f"tape: a tensor map with {what} {list(sizes)}; 1 to {most} are accepted")
+    if request.address % _MAP_ALIGNMENT:
+        raise ValueError(f"tape: a tensor map at {request.address:#x}, which is no multiple of {_MAP_ALIGNMENT}")
+    if any(stride % _MAP_ALIGNMENT or stride > _MAX_STRIDE for stride in request.strides):
+        accepted = f"multiples of {_MAP_ALIGNMENT} up to {_MAX_STRIDE}"
+        raise ValueError(f"tape: a tensor map with strides {list(request.strides)}; {accepted} are accepted")
 
 
 _KINDS = {Launch: 1, SetAttribute: 2, Memset: 3, Copy: 4, Upload: 5}

@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -51,6 +52,9 @@ SCRATCH = "/tmp"  # noqa: S108  inside the sandbox
 START_TIMEOUT_S = 60.0  # reading Triton from a cold disk
 LOAD_TIMEOUT_S = 30.0
 COMPILE_TIMEOUT_S = 180.0  # of one call: seconds a kernel, for a large one a minute
+COMPILE_BUDGET_S = 600.0  # of one recorder, all calls together
+# Beyond its time a call may take that long to compile what turns out to be known code: two types of an unused argument.
+KNOWN_CODE_S = 5.0
 FRAMES_LIMIT = 256  # of one answer
 SLOWNESS = 4  # the interpreter gets that many times the time of a call
 REST_TIMEOUT_S = 5.0
@@ -143,8 +147,11 @@ class Confined:
         fds: Sequence[int] = (),
         own: Sequence[int] = (),
         memory_bytes: int = MEMORY_BYTES,
+        compile_s: float = 0.0,
     ) -> None:
         """`program` is a module beside this one; its arguments are its channel, then `fds` and `own`.
+
+        It may say that it compiles for `compile_s` seconds in all.
 
         Raises UserError when Triton is not installed, RunnerLost when the process does not start.
         """
@@ -152,6 +159,7 @@ class Confined:
             raise UserError(f"Triton candidates cannot be run here: {reason}")
         self.isolation = isolation
         self._memory_bytes = memory_bytes
+        self._compile_s = compile_s
         self._keep = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
@@ -232,10 +240,12 @@ class Confined:
     def ask(self, head: Mapping[str, Any], timeout_s: float, when: str) -> tuple[dict[str, Any], bytes]:
         """The answer to one frame, bounded and parsed; raises CandidateFault for a fault, an end, or silence.
 
-        While it says that it compiles, its time stands still, up to COMPILE_TIMEOUT_S a question.
+        While it says that it compiles, its time stands still, up to COMPILE_TIMEOUT_S a question and up to what is left
+        to the whole process. It may say so without doing it, which is why it is limited.
         """
         deadline = time.monotonic() + timeout_s
-        compiling, left, since = COMPILE_TIMEOUT_S, timeout_s, 0.0
+        compiling = allowed = min(COMPILE_TIMEOUT_S, self._compile_s)
+        left, since = timeout_s, 0.0
         try:
             self._send(head)
             for _ in range(FRAMES_LIMIT):
@@ -252,7 +262,11 @@ class Confined:
         except (ConnectionError, EOFError):
             raise self._ended(when) from None
         except TimeoutError:
-            raise CandidateFault(FailureKind.HUNG, f"did not return within {timeout_s:g} s {when}") from None
+            spent = f", nor compile within {allowed:g} s" if since else ""
+            raise CandidateFault(FailureKind.HUNG, f"did not return within {timeout_s:g} s{spent} {when}") from None
+        if since:
+            compiling -= time.monotonic() - since
+        self._compile_s -= allowed - compiling
         if "compiling" in answer:
             raise CandidateFault(FailureKind.CRASHED, f"answered with what is no answer {when}")
         if "fault" in answer:
@@ -484,12 +498,14 @@ class TritonRecorder:
         self._interface = interface
         self.modules: dict[str, bytes] = {}  # sha256 -> cubin, of every launch so far
         self._kernels: dict[str, Mapping[str, tape.KernelInfo]] = {}
-        self._process = Confined("triton_recorder", source, isolation)
+        self._nonce = secrets.token_bytes(tape.NONCE_BYTES)
+        self._process = Confined("triton_recorder", source, isolation, compile_s=COMPILE_BUDGET_S)
         try:
             head = {
                 "do": "load",
                 "source": self._process.source,
                 "entry": interface.entry,
+                "nonce": self._nonce.hex(),
                 "attributes": {str(number): value for number, value in facts.attributes.items()},
             }
             answer, _ = self._process.ask(head, START_TIMEOUT_S + LOAD_TIMEOUT_S, "while it was being loaded")
@@ -515,7 +531,9 @@ class TritonRecorder:
             "stream": self._facts.stream,
             "heap": list(self._facts.heap),
         }
+        begin, known = time.monotonic(), len(self.modules)
         answer, body = self._process.ask(head, timeout_s, "in the launcher")
+        took_s = time.monotonic() - begin
         sizes = answer.get("sizes")
         if (
             not isinstance(sizes, list)
@@ -528,11 +546,18 @@ class TritonRecorder:
         for size in sizes[1:]:
             self._keep(body[at : at + size])
             at += size
+        if len(self.modules) == known and took_s > timeout_s + KNOWN_CODE_S:
+            message = f"took {took_s:.1f} s of {timeout_s:g} s in the launcher, and compiled nothing that is new"
+            raise CandidateFault(FailureKind.HUNG, message)
         try:
             told = tape.Tape.from_bytes(body[: sizes[0]])
+            # Moving parameters may tear a placeholder, or make one: what comes out is read once more.
+            told = tape.Tape.from_bytes(dataclasses.replace(told, ops=tuple(map(self._checked, told.ops))).to_bytes())
         except ValueError as error:
             raise CandidateFault(FailureKind.CRASHED, f"the recording is damaged: {printable(error)}") from None
-        return dataclasses.replace(told, ops=tuple(map(self._checked, told.ops)))
+        if told.nonce != self._nonce or told.heap_bytes > self._facts.heap[1]:
+            raise CandidateFault(FailureKind.CRASHED, "the recording is damaged: this recorder did not write it")
+        return told
 
     def _keep(self, content: bytes) -> None:
         held = sum(map(len, self.modules.values()))

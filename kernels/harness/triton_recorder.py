@@ -8,7 +8,6 @@ the candidate lives in the same process and can say whatever this program can.
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 import sys
 from collections.abc import Iterator, Sequence
@@ -292,7 +291,7 @@ class Program:
         self._channel = channel
         self._entry: Any = None
         self._sent: set[str] = set()
-        self._nonce = os.urandom(16)
+        self._nonce = bytes(tape.NONCE_BYTES)
 
     def handle(self, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         if head["do"] == "load":
@@ -302,6 +301,7 @@ class Program:
     def _load(self, head: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         import triton
 
+        self._nonce = bytes.fromhex(head["nonce"])
         self._driver = Driver({int(number): value for number, value in head["attributes"].items()})
         triton.runtime.driver.set_active(self._driver)
         self._tell_of_compiling(triton.runtime.JITFunction)

@@ -1,4 +1,4 @@
-"""Folders of requests in progress, and what becomes of those whose worker was killed."""
+"""One request, one process: its folder, the GPU that it sees, and what it means when it leaves no reply."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ import os
 import select
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from temporalio.testing import ActivityEnvironment
 
+from activities.accept import Accepting, AcceptInput
+from activities.bundle import pack
+from activities.devices import LocalDevice
 from activities.harness import Harness, Unanswered, sweep_work_folders
+from activities.lock_gate import GateLocking, LockGateInput
+from activities.measure_baseline import BaselineMeasuring, MeasureBaselineInput
 from activities.settings import Settings
+from activities.workshop import Workshop
 from kernels.harness import requests
 from specs.errors import RunnerLost
-from tests.fakes import write_task
+from tests.fakes import FakeHarness, kernel, write_task
 
 
 def settings_at(home: Path) -> Settings:
@@ -110,3 +119,62 @@ async def test_a_process_that_is_killed_or_lacks_room_is_the_machines_fault(tmp_
     """The same request may well succeed later."""
     with pytest.raises(RunnerLost, match="without a reply to 'lock_gate'"):
         await answer(tmp_path, program, lock_request(tmp_path))
+
+
+FIRST, SECOND = (
+    LocalDevice(kind="h200", queue=f"ferret-host-gpu-{n}", description="", uuid=f"GPU-{n}") for n in (1, 2)
+)
+
+
+async def on(queue: str, method: Any, given: Any) -> Any:
+    """An activity as a worker of this queue runs it."""
+    environment = ActivityEnvironment()
+    environment.info = replace(environment.info, task_queue=queue)
+    return await environment.run(method, given)
+
+
+async def test_a_gate_process_sees_just_the_gpu_of_its_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the worker may see itself; a lock, which claims none, sees those of its kind, and a build needs none."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    task = tmp_path / "task"
+    task.mkdir()
+    (task / "accept.sh").write_text(f"""#!/bin/sh
+echo "$CUDA_VISIBLE_DEVICES" > {tmp_path}/seen
+echo 'ACCEPT_RESULT {{"accepted": true}}'
+""")
+    (task / "accept.sh").chmod(0o755)
+    fake = FakeHarness(tmp_path / "control")
+    workshop = Workshop(settings_at(tmp_path / "home"), harness=fake.command, devices=(FIRST, SECOND))
+    bundle = await pack(write_task(task, ["// one"], acceptance={"command": ["./accept.sh"]}), workshop.store)
+    lock = (await on("ferret-h200", GateLocking(workshop).lock_gate, LockGateInput(bundle=bundle))).lock
+    measuring = MeasureBaselineInput(bundle=bundle, lock=lock, sandbox="off")
+    baseline = (await on(SECOND.queue, BaselineMeasuring(workshop).measure_baseline, measuring)).library
+    source = await workshop.store.put(kernel("ratio 1.2").encode())
+    accepting = AcceptInput(
+        bundle=bundle, lock=lock, baseline=baseline, version="v1", source=source, sandbox="off"
+    )  # fmt: skip
+    accepted = await on(SECOND.queue, Accepting(workshop).accept, accepting)
+    assert accepted.acceptance.command == "passed"
+    assert [(entry["kind"], entry["gpu"]) for entry in fake.log()] == [
+        ("lock_gate", "GPU-1,GPU-2"),
+        ("build", None), ("judge", "GPU-2"), ("measure", "GPU-2"),
+        ("build", None), ("judge", "GPU-2"), ("measure", "GPU-2"),
+    ]  # fmt: skip
+    assert (tmp_path / "seen").read_text() == "GPU-2\n"
+
+
+@pytest.mark.parametrize("queue", ["ferret-cpu", "ferret-host-cpu", ""])
+async def test_elsewhere_the_environment_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str
+) -> None:
+    """On a processor's queues, and in a client, which is no activity."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setenv("SOME_API_KEY", "secret")
+    harness = Harness(settings_at(tmp_path), devices=(FIRST,))
+
+    async def seen(_: None) -> dict[str, str]:
+        return harness.environment()
+
+    environment = await on(queue, seen, None) if queue else harness.environment()
+    assert environment["CUDA_VISIBLE_DEVICES"] == "7"
+    assert "SOME_API_KEY" not in environment

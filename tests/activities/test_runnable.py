@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from activities import runnable
+from activities.devices import LocalDevice
 from activities.runnable import need_compiler, need_device, obstacles, refuse_unrunnable
 from kernels.harness import toolchain
 from specs.errors import UserError
 from specs.loader import load_task
-from specs.schema import Language
+from specs.schema import Harness, Language
 from tests.fakes import write_task
 
 
@@ -101,14 +105,76 @@ def test_every_public_task_runs_with_one_more_line(tmp_path: Path) -> None:
         assert {".".join(map(str, at)) for at, _ in obstacles(load_task(task).task)} <= {"model.provider"}, path.name
 
 
-def test_a_cuda_program_is_refused_where_there_is_no_such_gpu(tmp_path: Path) -> None:
-    """In one line that says what this machine has; other tasks are told by their queue."""
-    task = write_task(tmp_path, ["// one"], harness="self_contained", language="cuda", gpu="B200").task
+def has(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> None:
+    """Let this machine have these devices."""
+    found = tuple(LocalDevice(kind=kind, queue=f"ferret-host-{kind}", description="") for kind in kinds)
+    monkeypatch.setattr(runnable, "detect", lambda: found)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ({"language": "cuda", "harness": "self_contained"}, "a cuda program must run to report"),
+        ({"language": "cuda"}, "a cuda kernel must run to be judged and timed"),
+        (
+            {"language": "triton"},
+            "a triton kernel can be judged without it (python -m kernels.harness verify) but not timed",
+        ),
+    ],
+)
+def test_a_task_is_refused_where_there_is_no_such_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, Any], why: str
+) -> None:
+    """In one line that says what it is needed for and what this machine has."""
+    has(monkeypatch, "cpu", "h200")
+    task = write_task(tmp_path, ["// one"], gpu="B200", **overrides).task
     with pytest.raises(UserError) as refused:
         need_device(task)
-    assert str(refused.value).startswith("gpu: 'B200' is not in this machine, and a cuda program must run to report; ")
-    assert "\n" not in str(refused.value)
+    assert str(refused.value) == f"gpu: 'B200' is not in this machine, and {why}; this machine has: cpu, h200"
+
+
+def test_a_kernel_on_the_processor_needs_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judged or on its own word; a processor that is called otherwise is told by the queue that nobody polls."""
+    has(monkeypatch, "cpu")
+    need_device(write_task(tmp_path, ["// one"]).task)
     need_device(write_task(tmp_path, ["// one"], harness="self_contained").task)
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An nvcc that says its release, with the real g++ beside it."""
+    nvcc = tmp_path / "bin" / "nvcc"
+    nvcc.parent.mkdir()
+    (nvcc.parent / "g++").symlink_to(shutil.which("g++") or "")
+    nvcc.write_text("#!/bin/sh\necho Cuda compilation tools, release 13.0, V13.0.88\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("PATH", str(nvcc.parent))
+    return nvcc
+
+
+@pytest.mark.parametrize("language", ["cuda", "triton"])
+def test_a_gpu_of_the_kind_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, compiler: Path
+) -> None:
+    """Written as task files write it, and only with what the gate needs to judge on it."""
+    has(monkeypatch, "cpu", "h200")
+    task = write_task(tmp_path, ["// one"], gpu="H200 ", language=language).task
+    monkeypatch.setattr(runnable, "_installed", lambda module: True)
+    need_device(task)
+    compiler.unlink()
+    with pytest.raises(UserError, match="nvcc is not on PATH"):
+        need_device(task)
+    monkeypatch.setattr(runnable, "_installed", lambda module: False)
+    with pytest.raises(UserError, match=r"the package cuda-bindings, .*: pip install 'ferret\[cuda\]'$"):
+        need_device(task)
+    need_device(write_task(tmp_path, ["// one"], gpu="H200", language="cuda", harness="self_contained").task)
+
+
+def test_a_package_is_looked_for_without_its_parent() -> None:
+    """A name whose parent is not there either is simply not installed."""
+    assert runnable._installed("email.message")
+    assert not runnable._installed("email.no_such_module")
+    assert not runnable._installed("no_such_package.driver")
 
 
 def test_the_worker_refuses_with_field_and_words(tmp_path: Path) -> None:
@@ -125,3 +191,15 @@ def test_a_missing_compiler_is_told_with_its_remedy(tmp_path: Path, monkeypatch:
         need_compiler(write_task(tmp_path, ["// one"], language="cuda", gpu="H200").task)
     with pytest.raises(UserError, match=r"g\+\+ is not on PATH; C\+\+ kernels need it"):
         need_compiler(write_task(tmp_path, ["// one"]).task)
+
+
+def test_the_compiler_of_the_baseline_is_needed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: Path
+) -> None:
+    """Where its suffix names another language than the task's; a program that reports on itself brings its own."""
+    baseline = {"source": "torch", "program": "baseline.py"}
+    task = write_task(tmp_path, ["// one"], language="cuda", gpu="H200", baseline=baseline).task
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="the package triton is not installed"):
+        need_compiler(task)
+    need_compiler(task.model_copy(update={"harness": Harness.SELF_CONTAINED}))

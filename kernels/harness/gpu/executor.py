@@ -11,10 +11,12 @@ import ctypes
 import importlib.util
 import os
 import secrets
+import signal
 import socket
 import struct
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,11 @@ HEAP_BYTES = 4 << 30  # address space for what candidates allocate; memory is ma
 HEAP_STEP = 32 << 20
 CHECKED_HEAP_BYTES = 256 << 20
 PLACES = 8
+PR_SET_PDEATHSIG = 1
+OUT_OF_MEMORY = 2  # CUresult
+MACHINE_ERRORS = {3, 4, 46, 100, 214, 999}  # shut down, no or an unavailable device, a memory error, an unknown one
+ROOM_BYTES = 4 << 30
+TRUSTED = ("open", "call")  # these run a program of ours
 ATTRIBUTES = 160  # cudaDeviceAttr numbers that are asked for
 PLACEHOLDER = 128  # bytes of a tensor map, and of what stands for one on a tape
 NULL = 2**64 - 1
@@ -55,7 +62,7 @@ class Executor:
         own = ck(driver.cuModuleLoadData(kernels.read_bytes()), "cuModuleLoadData")
         self.own = {
             name: ck(driver.cuModuleGetFunction(own, f"ferret_{name}".encode()), name)
-            for name in ("wait", "soil", "flush")
+            for name in ("wait", "soil", "flush", "nothing")
         }
         attribute = driver.CUdevice_attribute
         self.processors = self.attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
@@ -115,11 +122,11 @@ class Executor:
         """
         if module not in self.modules:
             copies = 1 if variables else PLACES
-            self.modules[module] = []
+            places = []
             for _ in range(copies):
-                loaded = self._accepted(driver.cuModuleLoadData(content), "the object's device code")
-                self.modules[module].append(loaded)
+                places.append(self._loaded(content))
                 ck(driver.cuMemAlloc((1 + secrets.randbelow(63)) << 12), "memory between two places")
+            self.modules[module] = places
         loaded = self.modules[module][0]
         found = {}
         for name in variables:
@@ -128,13 +135,31 @@ class Executor:
                 found[name] = [int(result[1]), int(result[2])]
         return {"variables": found}
 
+    def _loaded(self, content: bytes) -> Any:
+        """Raises _Refused: whatever the driver has against these bytes, it is not the machine's doing."""
+        try:
+            return ck(driver.cuModuleLoadData(content), "its device code cannot be loaded")
+        except CudaError as error:
+            if error.code in MACHINE_ERRORS or (error.code == OUT_OF_MEMORY and not self._roomy()):
+                raise
+            raise _Refused(str(error)) from None
+
+    def _roomy(self) -> bool:
+        """Whether the device has room enough that running out of it is the candidate's doing."""
+        return int(ck(driver.cuMemGetInfo(), "cuMemGetInfo")[0]) > ROOM_BYTES
+
     def run(self, tape: Tape, *, flush: bool, hidden: bool) -> dict[str, Any]:
         """One replay. `hidden`: all is queued before any of it runs, so that no launch is waited for."""
         ready = self._steps(tape)
 
+        last = next((op for op in reversed(tape.ops) if isinstance(op, Launch)), None)
+
         def work() -> None:
             for index, step in enumerate(ready):
                 self._accepted(step(), f"operation {index + 1} of {len(ready)}")
+            if last is not None and last.programmatic:
+                # It may have ended before those ahead of it. What is launched in the usual way waits for all of them.
+                self._launch_own("nothing", 1, 1, [])
 
         return self._window(work, flush=flush, hidden=hidden)
 
@@ -388,6 +413,8 @@ class Executor:
         try:
             return ck(result, what)
         except CudaError as error:
+            if error.code == OUT_OF_MEMORY and self._roomy():
+                raise _Refused(f"{what}: more memory than the device has (out of memory)") from None
             if error.code in LAUNCH_ERRORS:
                 raise _Refused(f"{what}: {LAUNCH_ERRORS[error.code]}") from None
             raise
@@ -511,6 +538,8 @@ def answer(executor: Executor, head: dict[str, Any], body: bytes) -> tuple[dict[
 
 
 def main(arguments: list[str]) -> int:
+    # A device that is busy with a kernel that never ends would keep this process alive after its gate.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = socket.socket(fileno=int(arguments[0]))
     try:
         executor = Executor(int(arguments[1]), int(arguments[2]), int(arguments[3]), Path(arguments[4]))
@@ -523,8 +552,17 @@ def main(arguments: list[str]) -> int:
             head, body = frames.receive(channel)
         except frames.Closed:
             return 0
+        trusted = head.get("do") in TRUSTED
         try:
             reply, content = answer(executor, head, body)
+        except (ValueError, TypeError, OverflowError, AttributeError, KeyError, struct.error) as error:
+            if trusted:
+                traceback.print_exc()
+                frames.send(channel, {"broken": f"{type(error).__name__}: {error}"})
+                return 1
+            # The bindings have not been given what they take: a number that is no enumerator, a size out of range.
+            frames.send(channel, {"refused": f"an operation that cannot be: {error}"})
+            continue
         except _Refused as refused:
             frames.send(channel, {"refused": str(refused)})
             continue

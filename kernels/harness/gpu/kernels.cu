@@ -46,6 +46,8 @@ __global__ void ferret_soil(std::uint32_t words) {
     if (memory[words - 1] != 0x7fa5a5a5u) __trap();
 }
 
+__global__ void ferret_nothing() {}
+
 // Reads a buffer larger than the L2 cache, so that nothing of a call's buffers is in it. Lines that are read leave no
 // write-back behind for the timed call to pay.
 __global__ void ferret_flush(const uint4* buffer, std::uint64_t count, std::uint32_t* sink) {

@@ -18,11 +18,14 @@ from typing import Any
 from kernels.harness import sandbox
 from kernels.harness.arena import CandidateFault
 from kernels.harness.gpu import frames
-from specs.errors import MachineError, RunnerLost
+from specs.errors import GateError, MachineError, RunnerLost
 from specs.outcomes import FailureKind
 
 HERE = Path(__file__).parent
 PROGRAM = "kernels.harness.gpu.executor"
+# The driver reads a candidate's bytes in this process. What it dies of then is not the machine's doing.
+DIGESTS = ("load", "run", "graph", "graph_window")
+DRIVERS_DEATHS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 START_TIMEOUT_S = 120.0  # a driver that was not in use takes its time
 STOP_TIMEOUT_S = 10.0
 # Vendors' Python libraries compile and cache; everything else of the environment stays outside.
@@ -98,6 +101,8 @@ class Executor:
             raise CandidateFault(FailureKind.LAUNCH_FAILED, f"could not be launched: {head['refused']}")
         if "fault" in head:
             raise CandidateFault(FailureKind.CRASHED, f"its device code was ended by {head['fault']}")
+        if "broken" in head:
+            raise GateError(f"the baseline cannot be run: {head['broken']}")
         if "machine" in head:
             raise MachineError(f"the device failed: {head['machine']}")
         return head, content
@@ -112,11 +117,15 @@ class Executor:
         except (frames.Closed, ValueError) as error:
             raise self._lost(doing, str(error)) from None
 
-    def _lost(self, doing: str, why: str) -> RunnerLost:
+    def _lost(self, doing: str, why: str) -> Exception:
         try:
             status: int | str = self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             status = "still there"
+        number = -status if isinstance(status, int) and status < 0 else status - 128 if isinstance(status, int) else 0
+        if doing in DIGESTS and number in DRIVERS_DEATHS:
+            told = f"the driver died of {signal.Signals(number).name} on its device code (asked to {doing})"
+            return CandidateFault(FailureKind.CRASHED, told)
         return RunnerLost(f"the executor is gone (asked to {doing}; status {status}): {self.said() or why}")
 
     def said(self, limit: int = 2000) -> str:

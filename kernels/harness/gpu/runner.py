@@ -29,6 +29,7 @@ MODULE = "kernel"
 # A window on the device and the gate's own clock round it are two accounts of one thing.
 SLACK_US = 200.0
 SLACK_SHARE = 0.25
+TAIL_US = 2000.0  # from the end of the stream to that of the whole context; usually 1 to 12
 _CODES = {
     DType.F64: "d", DType.F32: "f", DType.I64: "q", DType.I32: "i", DType.I16: "h", DType.I8: "b",
     DType.U64: "Q", DType.U32: "I", DType.U16: "H", DType.U8: "B",
@@ -129,6 +130,9 @@ class GpuRunner:
             tape = self.tape(filled, slots, timeout_s)
             told = self._ask({"do": "run", "flush": flush, "hidden": True}, tape.to_bytes(), timeout_s=timeout_s)[0]
         filled.check_surroundings()
+        if float(told["tail_us"]) > TAIL_US:
+            message = f"its work went on for {float(told['tail_us']):.0f} us after its last launch had ended"
+            raise CandidateFault(FailureKind.LATE_WRITE, message)
         us, window_us = float(told["us"]), float(told["window_us"])
         disturbed = window_us > us * (1 + SLACK_SHARE) + SLACK_US or us > window_us + SLACK_US
         return Called(us, filled.snapshot(), disturbed=disturbed, faults=0)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kernels.harness import products, toolchain
+from kernels.harness import leash, products, toolchain
 from kernels.harness.build import build, compile_tool
 from kernels.harness.requests import Build, Built
 from specs.errors import GateError, MachineError, RunnerLost, UserError
@@ -307,6 +307,25 @@ def test_a_compiler_does_not_outlive_a_killed_harness(tmp_path: Path) -> None:
 
     for pid in map(int, pids.read_text().split()):
         _until(lambda pid=pid: not _alive(pid))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives a supervisor the orphans below it")
+def test_nothing_that_a_compiler_started_is_left(tmp_path: Path) -> None:
+    """Not even what left its session, its group and its parent, and holds no file of ours."""
+    pid, program = tmp_path / "pid", tmp_path / "compiler"
+    program.write_text(
+        f"#!/bin/sh\nsetsid sh -c 'echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 1000' >&- 2>&- <&- &\n"
+        f"while [ ! -e {pid} ]; do :; done\n"
+    )
+    program.chmod(0o755)
+    limits = leash.Limits(600, 2**33, 2**20)
+    environment = {"PATH": "/usr/bin:/bin"}
+    log = tmp_path / "log"
+    done = leash.run([str(program)], folder=tmp_path, environment=environment, log=log, timeout_s=60, limits=limits)
+    left = _alive(int(pid.read_text()))
+    if left:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+    assert (done.returncode, done.timed_out, left) == (0, False, False)
 
 
 def test_a_compiler_killed_from_outside_is_not_the_candidates_fault(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,6 +116,133 @@ def test_json_is_one_object_on_stdout(bench: Bench) -> None:
     content = json.loads(started(bench, "verify", written(bench, kernel()), "--json").stdout)
     assert content["build"]["status"] == "built"
     assert content["verdict"]["passed"] is True
+
+
+LOUD = """
+import atexit, os, subprocess, threading
+print("from print")
+os.write(1, b"from descriptor 1\\n")
+subprocess.run(["echo", "from a child"])
+atexit.register(lambda: os.write(1, b"from atexit"))
+threading.Thread(target=threading.Event().wait).start()
+"""
+
+
+def test_json_is_all_there_is_on_stdout(bench: Bench) -> None:
+    """Whatever the gate's code prints, by whatever way, is on standard error; its thread keeps nobody waiting."""
+    path = bench.gate / "reference.py"
+    path.write_text(path.read_text() + LOUD)
+    done = started(bench, "verify", written(bench, kernel()), "--json")
+    assert json.loads(done.stdout)["verdict"]["passed"] is True
+    assert done.returncode == 0
+    for words in ("from print", "from descriptor 1", "from a child"):
+        assert words in done.stderr
+    assert "from atexit" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("raise KeyboardInterrupt", "KeyboardInterrupt (line 1)"),
+        ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E", "E: it cannot be printed (line 3)"),
+        (r"raise Exception('\x1b]0;owned\x07\nPASSED')", r"Exception: \x1b]0;owned\x07\nPASSED (line 1)"),
+    ],
+)
+def test_a_reference_that_raises_exits_2_with_one_line(bench: Bench, statement: str, told: str) -> None:
+    """Never a traceback, which would exit with the status of a kernel that was refused."""
+    (bench.gate / "reference.py").write_text(statement)
+    done = started(bench, "verify", written(bench, kernel()), "--json")
+    message = f"reference.py cannot be loaded: {told}"
+    assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
+    assert json.loads(done.stdout) == {"error": {"kind": "GateError", "message": message}}
+
+
+def test_an_error_nobody_thought_of_exits_3_with_one_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its place; the status of a refused kernel stays that of a verdict."""
+    from kernels.harness import judge
+
+    for raised in (ZeroDivisionError("a\nb"), SystemExit(0)):
+
+        def broken(request: object, raised: BaseException = raised) -> None:
+            raise raised
+
+        monkeypatch.setattr(judge, "judge", broken)
+        result = run(bench, "verify", written(bench, kernel()), "--json")
+        assert result.exit_code == 3
+        assert result.stderr.startswith(f"internal: {type(raised).__name__}: ")
+        assert "(test_cli.py:" in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+        assert json.loads(result.stdout.splitlines()[-1])["error"]["kind"] == "InternalError"
+
+
+def test_machine_trouble_is_json_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that reads the outcome learns why there is none."""
+    from kernels.harness import judge
+
+    def lost(request: object) -> None:
+        raise RunnerLost("killed from outside")
+
+    monkeypatch.setattr(judge, "judge", lost)
+    result = run(bench, "verify", written(bench, kernel()), "--json")
+    told = json.loads(result.stdout.splitlines()[-1])
+    assert told == {"error": {"kind": "RunnerLost", "message": "killed from outside"}}
+
+
+def test_words_that_make_no_sense_are_told_as_json_too(bench: Bench) -> None:
+    """Exit 2, as for every mistake of the caller."""
+    done = started(bench, "verify", "--json")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["kind"] == "UsageError"
+
+
+def test_two_kernels_that_fail_are_one_object(bench: Bench) -> None:
+    """The first of them is told; the second is not looked at."""
+    bad = written(bench, "this is no C++")
+    done = started(bench, "bench", bad, "--champion", bad, "--json")
+    assert (done.returncode, json.loads(done.stdout)["build"]["status"]) == (1, "failed")
+
+
+def test_an_interrupt_exits_130(bench: Bench) -> None:
+    """Also in the middle of the gate's code."""
+    reading, writing = os.pipe()
+    loop = f"import os\nos.write({writing}, b'x')\nwhile True: pass\n"
+    (bench.gate / "reference.py").write_text(loop)
+    command = [sys.executable, "-m", "kernels.harness", "lock", str(bench.folder / "task.yaml")]
+    with subprocess.Popen(command, pass_fds=[writing], stdout=-1, stderr=-1, cwd=ROOT) as process:
+        os.close(writing)
+        started = os.read(reading, 1)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()
+    os.close(reading)
+    assert (started, process.returncode, said) == (b"x", 130, (b"", b""))
+
+
+@pytest.mark.parametrize("where", [">/dev/full", ">&-", ">&3"])
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_an_answer_that_nobody_received_exits_3(bench: Bench, where: str, form: str) -> None:
+    """Neither the status of a verdict nor a traceback; descriptor 3 is a pipe that nobody reads."""
+    call = f"{sys.executable} -m kernels.harness lock {bench.folder / 'task.yaml'} {form}"
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = ["bash", "-c", f"exec 3>&{writing}; exec {call} {where}"]
+    done = subprocess.run(command, stderr=-1, text=True, check=False, cwd=ROOT, pass_fds=[writing])
+    os.close(writing)
+    assert done.returncode == 3
+    assert done.stderr.startswith("machine: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_is_no_file_is_named(bench: Bench) -> None:
+    """A kernel that is a pipe, a device or a folder is there, but not what is needed."""
+    pipe, dangling = bench.folder / "pipe.cpp", bench.folder / "link.cpp"
+    os.mkfifo(pipe)
+    dangling.symlink_to("nowhere")
+    odd = {str(pipe): "is a named pipe", "/dev/null": "is a device", str(dangling): "is a link to nothing"}
+    odd |= {str(bench.folder): "is a folder", str(bench.folder / ("x" * 300)): "File name too long"}
+    for path, told in odd.items():
+        result = run(bench, "verify", path)
+        assert result.exit_code == 2
+        assert result.stderr == f"error: kernel {path}: {told}; a source file is needed\n"
 
 
 def test_held_out_cases_are_asked_for_by_an_option(bench: Bench) -> None:

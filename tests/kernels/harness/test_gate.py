@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from kernels.harness import gate
 from kernels.harness.compare import Limits
 from kernels.harness.gate import Gate
 from kernels.harness.gate_files import MAX_FILE_BYTES
+from kernels.harness.wording import Interrupted
 from specs.errors import GateError, GateTampered
 from specs.schema import Task
 from tests.kernels.harness.tasks import task
@@ -284,7 +287,10 @@ def test_links_pipes_and_huge_files_are_refused(tmp_path: Path) -> None:
         ({"edges": [{"name": "e", "args": {"M": 1, "N": -1}}]}, r"edges\[0\]\.args: x: 'N' is -1"),
         ({"edges": [{"name": "e", "args": {"M": 1, "N": 1}, "a": 1}]}, r"edges\[0\]\.a: unknown; accepted: name, args"),
         ({"edges": [{"name": "square", "args": {"M": 1, "N": 1}}]}, r"'square' is also the name of a config"),
-        ({"held_out": YAML["edges"]}, r"edges and held_out: names must differ, given twice: one_row"),
+        (
+            {"held_out": [{"name": "one_row", "args": {"M": 1, "N": 7}}]},
+            r"edges and held_out: names must differ, given twice: one_row",
+        ),
     ],
 )
 def test_a_faulty_gate_yaml_names_file_and_field(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -376,9 +382,14 @@ def test_a_reference_cannot_end_the_gate(tmp_path: Path, ends: str) -> None:
 
 def test_who_asks_the_gate_to_stop_is_not_the_reference(tmp_path: Path) -> None:
     """An interrupt that happens to arrive inside the reference stays an interrupt."""
-    called = loaded(tmp_path, REFERENCE.replace("    x = inputs", "    raise KeyboardInterrupt\n    x = inputs"))
-    with pytest.raises(KeyboardInterrupt):
-        called.golden({}, {"M": 4, "N": 4})
+    stop = "    import os, signal; os.kill(os.getpid(), signal.SIGUSR1)\n    x = inputs"
+    called = loaded(tmp_path, REFERENCE.replace("    x = inputs", stop))
+    before = signal.signal(signal.SIGUSR1, Interrupted.now)
+    try:
+        with pytest.raises(Interrupted):
+            called.golden({}, {"M": 4, "N": 4})
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize(
@@ -405,3 +416,100 @@ def test_a_case_too_large_for_the_machine_is_named(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(gate, "available_bytes", lambda: 100)
     with pytest.raises(GateError, match="bytes are needed and 100 are available"):
         gate.rehearse(loaded(tmp_path))
+
+
+# ---------------------------------------------------------------- what is made to hurt
+
+
+def test_aliases_are_refused(tmp_path: Path) -> None:
+    """Ten lines of them stand for more values than any memory holds; the line is named at once."""
+    path = folder(tmp_path)
+    lines = ["contract: x", "distributions:", "- &a0 [x]"]
+    lines += [f"- &a{i} [{','.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
+    (path / "gate.yaml").write_text("\n".join(lines))
+    lock = gate.lock(task(), path)
+    with pytest.raises(GateError) as caught:
+        gate.load(task(), path, lock)
+    assert str(caught.value) == "gate.yaml:4: alias *a0 given; aliases are not accepted, write the value out"
+
+
+@pytest.mark.parametrize(
+    "value", ["[" * 20 + "x" * 9999 + "]" * 20, "0x" + "f" * 9999, "[" + "z, " * 9999 + "z]", '"\\e[2J\\n\\n"']
+)
+def test_a_huge_or_odd_value_is_told_in_one_short_line(tmp_path: Path, value: str) -> None:
+    """Nested, long or made for the terminal: the message stays one that can be read."""
+    path = folder(tmp_path)
+    (path / "gate.yaml").write_text((path / "gate.yaml").read_text() + f"deterministic2: {value}\n")
+    lock = gate.lock(task(), path)
+    with pytest.raises(GateError, match=r"deterministic2: unknown; accepted") as caught:
+        gate.load(task(), path, lock)
+    assert str(caught.value).isprintable()
+    text = yaml.safe_dump({**YAML, "contract": None}).replace("contract: null", f"contract: [{value}]")
+    (path / "gate.yaml").write_text(text)
+    with pytest.raises(GateError, match=r"contract: .* given$") as caught:
+        gate.load(task(), path, gate.lock(task(), path))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
+
+
+def test_a_file_of_many_mistakes_tells_the_first(tmp_path: Path) -> None:
+    """And how many there are beyond them."""
+    with pytest.raises(GateError, match=r"distributions\[19\]: .*; and \d+ more$"):
+        loaded(tmp_path, distributions=[{"a": i} for i in range(100)])
+
+
+def test_a_gate_yaml_beyond_its_size_is_refused(tmp_path: Path) -> None:
+    """Before it is parsed, which takes long."""
+    with pytest.raises(GateError, match=r"gate\.yaml: \d+ bytes; at most 1048576 are accepted"):
+        loaded(tmp_path, contract="x" * 2**21)
+
+
+UNPRINTABLE = """
+class E(Exception):
+    def __str__(self): raise RuntimeError("no")
+raise E"""
+NAMELESS = """
+class M(type): __name__ = property(lambda self: 1 / 0)
+class E(Exception, metaclass=M): pass
+raise E"""
+ODD_TEXT = """
+class S(str):
+    def __iter__(self): raise ValueError
+class E(Exception):
+    def __str__(self): return S("a")
+raise E"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        (UNPRINTABLE, "E: it cannot be printed (line 4)"),
+        (NAMELESS, "an exception: it cannot be printed (line 4)"),
+        (ODD_TEXT, "E: it cannot be printed (line 6)"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt (line 1)"),
+        ("raise GeneratorExit", "GeneratorExit (line 1)"),
+        (r"raise Exception('a\nb\x1b[2J\udc80')", r"Exception: a\nb\x1b[2J\udc80 (line 1)"),
+        ("raise Exception('x' * 10**6)", f"Exception: {'x' * 499}\N{HORIZONTAL ELLIPSIS} (line 1)"),
+    ],
+)
+def test_whatever_a_reference_raises_is_a_line_about_the_gate(tmp_path: Path, statement: str, told: str) -> None:
+    """An exception made to break whoever reports it is reported all the same."""
+    with pytest.raises(GateError) as caught:
+        loaded(tmp_path, reference=statement)
+    assert str(caught.value) == f"reference.py cannot be loaded: {told}"
+
+
+def test_a_result_that_is_a_class_of_its_own_is_asked_nothing_later(tmp_path: Path) -> None:
+    """A dict that raises when it is looked at, and a name for the terminal."""
+    head = "class D(dict):\n        def items(self): raise ValueError('no')\n        __iter__ = keys = items\n    "
+    with pytest.raises(GateError, match=r"reference for M=2, N=3: ValueError: no"):
+        use(tmp_path, returning(golden=f"{head}return D(y=x)"))
+    with pytest.raises(GateError, match=r"gives a\\x1b\[2J; accepted"):
+        use(tmp_path, returning(golden='return {"top": x.max(axis=1), "y": x, "a\\x1b[2J": x}'))
+
+
+def test_a_reference_cannot_take_the_streams_away(tmp_path: Path) -> None:
+    """The verdict is printed where it would have been."""
+    before = sys.stdout, sys.stderr
+    loaded(tmp_path, reference=REFERENCE + "\nimport sys\nsys.stdout = sys.stderr = None\n")
+    assert (sys.stdout, sys.stderr) == before

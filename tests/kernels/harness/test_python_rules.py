@@ -33,6 +33,9 @@ def findings(text: str) -> list[str]:
         HEAD + "HAS = hasattr(tl, 'make_tensor_descriptor')\ndot = getattr(tl, 'dot')",
         HEAD + "seen = {}\nseen['a'] = 1\n",
         "from triton.tools.tensor_descriptor import TensorDescriptor",
+        HEAD + "def f(n):\n    match n:\n        case {'a': 1, **rest} | [1, *rest]: return rest",
+        HEAD + "def f(x):\n    'Takes {x.shape}.'\n    return f'{x.shape}' + '{:.3f} of {0}'.format(1, 2)",
+        HEAD + "class Shape:\n    def __init__(self, n): pass",
     ],
 )
 def test_what_kernels_are_written_with_is_accepted(text: str) -> None:
@@ -72,6 +75,23 @@ def test_what_kernels_are_written_with_is_accepted(text: str) -> None:
         (HEAD + "@triton.jit\ndef k(x):\n    tl.device_print('', x)", 5, "device_print"),
         (HEAD + "@triton.jit\ndef k(x):\n    print('', x)", 5, "print"),
         (HEAD + "k[(1,)](x, ir_override='k.ttir')", 3, "ir_override"),
+        (HEAD + "k[(1,)](x, **{'ir_override': 'k.ttir'})", 3, "ir_override"),
+        (HEAD + "match k:\n    case object(__globals__=g): pass", 4, "__globals__"),
+        (HEAD + "match k:\n    case tl.dtype(runtime=r) | [*_]: pass", 4, "runtime"),
+        (HEAD + "match k:\n    case {'__builtins__': b}: pass", 4, "__builtins__"),
+        (HEAD + "match k:\n    case {**__rest}: pass", 4, "__rest"),
+        (HEAD + "match k:\n    case __whole: pass", 4, "__whole"),
+        (HEAD + "names['__import__']('os')", 3, "__import__"),
+        (HEAD + "f(__class__=1)", 3, "__class__"),
+        (HEAD + "def f():\n    global __builtins__", 4, "__builtins__"),
+        (HEAD + "'{0.__class__}'.format(tl)", 3, "a format that looks into an object"),
+        (HEAD + "'{0[__name__]}'.format(tl)", 3, "a format that looks into an object"),
+        (HEAD + "'{x!r:{y.z}}'.format(x=1, y=tl)", 3, "a format that looks into an object"),
+        (HEAD + "text.format(tl)", 3, ".format of a text that is made up"),
+        (HEAD + "('{0.__cl' + 'ass__}').format(tl)", 3, ".format of a text that is made up"),
+        (HEAD + "str.format('{}', tl)", 3, ".format of a text that is made up"),
+        (HEAD + "'{a}'.format_map(tl)", 3, ".format_map"),
+        (HEAD + "attrgetter('a')(tl)", 3, "attrgetter"),
     ],
 )
 def test_each_finding_names_line_and_thing(text: str, line: int, named: str) -> None:

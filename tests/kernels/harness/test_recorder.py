@@ -326,6 +326,38 @@ def test_host_memory_that_is_never_given_back_is_a_leak(start: Start) -> None:
     assert caught.value.kind is FailureKind.LEAK
 
 
+def changed(tape: Tape, at: int, value: int) -> bytes:
+    """The bytes of a tape with another u32, as only a forger writes it."""
+    raw = bytearray(tape.to_bytes())
+    struct.pack_into("<I", raw, at, value)
+    return bytes(raw)
+
+
+def test_an_error_that_a_candidate_made_up_is_told_as_such(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number stands in memory that the candidate can write; a message without words helps nobody."""
+    recorder = start("launches")
+    call = recorder._call_untimed
+
+    def forged(slots: np.ndarray, timeout_s: float) -> None:
+        call(slots, timeout_s)
+        recorder._shared[28:32] = b"\xff" * 4
+
+    monkeypatch.setattr(recorder, "_call_untimed", forged)
+    with pytest.raises(CandidateFault) as caught:
+        recorded(recorder)
+    assert caught.value.message == "says that a launch failed, and not which or why (error 4294967295)"
+
+
+def test_facts_that_a_made_up_cubin_blows_up_are_its_own_fault(
+    tools: Tools, library: Path, code: cubin.DeviceCode
+) -> None:
+    """Device code says how much it takes; no number of its makes an exception of ours."""
+    facts = replace(facts_for(code), kernels={"k": replace(code.kernels[PLAIN], static_shared=2**62)})
+    with pytest.raises(CandidateFault, match="could not be loaded") as caught:
+        Recorder(tools, library.read_bytes(), facts)
+    assert caught.value.kind is FailureKind.NOT_LOADED
+
+
 def test_a_tape_of_another_is_refused(start: Start) -> None:
     """A process may write what it likes into the memory that it shares; it is parsed as what it is."""
     recorder = start("launches")
@@ -339,6 +371,7 @@ def test_a_tape_of_another_is_refused(start: Start) -> None:
         (replace(tape, heap_bytes=1 << 21).to_bytes(), "this recorder did not write"),
         (foreign.to_bytes(), "a kernel that is not its own: _Z5otherv"),
         (short.to_bytes(), "a kernel that is not its own"),
+        (changed(replace(tape, ops=(SetAttribute("kernel", PLAIN, 9, 1),)), 56, 9999), "function attribute 9999"),
         (b"FERRETTP" + bytes(100), "no tape"),
         (b"FERRETTP" + b"\xff" * 100, "at most 4194304 are accepted"),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -132,6 +133,38 @@ def test_a_process_that_left_the_group_is_ended_too(run: Run, tmp_path: Path) ->
     report = run(f"{body} {REPORT}", "off", "#include <unistd.h>")
     assert report.score > 0
     assert [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark.encode() in content(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("end", "refused"),
+    [
+        ("", ""),
+        ("pause();", "the program ran longer than 2 s"),
+        ("kill(getppid(), SIGSTOP); pause();", "the program ran longer than 2 s"),
+    ],
+)
+def test_a_process_that_gave_up_all_it_had_of_us_is_ended_too(run: Run, tmp_path: Path, end: str, refused: str) -> None:
+    """In a session of its own, its parent gone, every descriptor closed, every signal ignored that can be."""
+    mark = f"ferret-{os.getpid()}-{tmp_path.name}"[-60:]
+    body = f"""
+        int up[2]; if (pipe(up)) return 9;
+        for (int i = 0; i < 3; ++i) if (fork() == 0) {{
+            setsid(); signal(SIGTERM, SIG_IGN); signal(SIGHUP, SIG_IGN);
+            if (fork() == 0) {{
+                for (int f = 0; f < 64; ++f) if (f != up[1]) close(f);
+                fcntl(up[1], F_SETFD, FD_CLOEXEC);
+                execl("/usr/bin/sleep", "{mark}", "1000", nullptr); _exit(1);
+            }}
+            _exit(0);
+        }}
+        close(up[1]); char c; if (read(up[0], &c, 1)) return 9;  // all three have become what they are
+        {REPORT} std::fflush(stdout); {end}"""
+    report = run(body, "off", "#include <csignal>\n#include <fcntl.h>\n#include <unistd.h>", timeout_s=2)
+    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark.encode() in content(path)]
+    for path in left:
+        os.kill(int(path.parent.name), signal.SIGKILL)
+    assert left == []
+    assert report.refused == refused
 
 
 def content(path: Path) -> bytes:

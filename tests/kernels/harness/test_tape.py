@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,12 +29,15 @@ launches = st.builds(
     st.booleans(),
     st.booleans(),
 )
-i32 = st.integers(-(2**31), 2**31 - 1)
-attributes = st.builds(SetAttribute, names, names, i32, i32)
+attributes = st.builds(
+    lambda module, kernel, pair: SetAttribute(module, kernel, *pair),
+    names,
+    names,
+    st.sampled_from([(8, 0), (8, 232448), (8, 2**20), (9, -1), (9, 100), (14, 0), (14, 1)]),
+)
 memsets = st.builds(Memset, u64, st.integers(0, 255), st.sampled_from([1, 2, 4]), st.integers(0, 2**40))
 copies = st.builds(Copy, u64, u64, st.integers(0, 2**40))
 uploads = st.builds(Upload, u64, st.binary(max_size=100))
-modes = st.integers(0, 15)
 
 
 @st.composite
@@ -40,10 +45,12 @@ def tensor_maps(draw: st.DrawFn) -> TensorMapRequest:
     rank = draw(st.integers(1, 5))
 
     def many(length: int, most: int) -> tuple[int, ...]:
-        return tuple(draw(st.lists(st.integers(0, most), min_size=length, max_size=length)))
+        return tuple(draw(st.lists(st.integers(1, most), min_size=length, max_size=length)))
 
-    sizes = many(rank, 2**40), many(rank - 1, 2**40), many(rank, 256), many(rank, 8)
-    return TensorMapRequest(draw(modes), draw(u64), *sizes, draw(modes), draw(modes), draw(modes), draw(modes))
+    strides = tuple(16 * n for n in many(rank - 1, 2**36 - 1))
+    sizes = many(rank, 2**32), strides, many(rank, 256), many(rank, 8)
+    modes = (draw(st.integers(0, last)) for last in (2, 6, 3, 1))
+    return TensorMapRequest(draw(st.integers(0, 15)), 16 * draw(st.integers(0, 2**60 - 1)), *sizes, *modes)
 
 
 tapes = st.builds(
@@ -96,6 +103,14 @@ def test_a_damaged_tape_is_refused_or_read_but_breaks_nothing(written: Tape, dat
         Memset(2**64 - 1, 0, 1, 2),
         Copy(0, 2**64 - 1, 2),
         Upload(0, bytes(tape.MAX_UPLOAD + 1)),
+        SetAttribute("m", "k", 9999, 1),
+        SetAttribute("m", "k", 0, 1),
+        SetAttribute("m", "k", -8, 1),
+        SetAttribute("m", "k", 8, -1),
+        SetAttribute("m", "k", 8, 2**20 + 1),
+        SetAttribute("m", "k", 9, -2),
+        SetAttribute("m", "k", 9, 101),
+        SetAttribute("m", "k", 14, 2),
     ],
 )
 def test_what_no_device_would_do_is_no_tape(op: tape.Op) -> None:
@@ -114,6 +129,32 @@ def test_a_tape_has_a_limit_of_operations_and_of_bytes() -> None:
 
 
 REQUEST = TensorMapRequest(7, 4096, (64, 32), (128,), (64, 8), (1, 1))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": 16},
+        {"dtype": 99},
+        {"interleave": 3},
+        {"swizzle": 7},
+        {"l2": 4},
+        {"oob": 2},
+        {"address": 4104},
+        {"dims": (0, 32)},
+        {"dims": (64, 2**32 + 1)},
+        {"strides": (136,)},
+        {"strides": (2**40,)},
+        {"box": (64, 257)},
+        {"box": (0, 8)},
+        {"element_strides": (1, 9)},
+        {"element_strides": (0, 1)},
+    ],
+)
+def test_a_tensor_map_that_cuda_has_no_word_for_is_no_tape(changes: dict[str, Any]) -> None:
+    """What stands behind a tape's bytes goes to the driver as enumerators and sizes."""
+    with pytest.raises(ValueError, match="tape: a tensor map"):
+        Tape((), (replace(REQUEST, **changes),)).to_bytes()
 
 
 def test_placeholders_are_found_where_they_stand() -> None:

@@ -387,6 +387,19 @@ def raw(data):
 LAUNCH = tape.Launch(module="0" * 64, kernel="copy", grid=(1, 1, 1), block=(1, 1, 1), shared=0, params=b"")
 def say_tape(told, *modules):
     say({"sizes": [len(told), *map(len, modules)]}, told + b"".join(modules))
+def own_nonce():
+    import gc
+    return next(one._nonce for one in gc.get_objects() if type(one).__name__ == "Recording")
+def with_number(told, number):
+    '''Another first number in the first record: an attribute, or the dtype of a tensor map.'''
+    return told[:56] + struct.pack("<i", number) + told[60:]
+"""
+FORGED_ATTRIBUTE = "with_number(tape.Tape((tape.SetAttribute('0' * 64, 'copy', 9, 1),)).to_bytes(), 9999)"
+FORGED_MAP = "with_number(tape.Tape((), (tape.TensorMapRequest(7, 16, (1,), (), (1,), (1,)),)).to_bytes(), 99)"
+FORGED_CUBIN = """
+code = bytearray(copy[(1,)](x, y, n, BLOCK=256).asm["cubin"])
+code[32:40] = struct.pack("<Q", 2**63)
+say_tape(tape.Tape(ops=()).to_bytes(), bytes(code))
 """
 
 
@@ -404,6 +417,11 @@ def say_tape(told, *modules):
         ("say_tape(tape.Tape(ops=(LAUNCH,)).to_bytes())", "launches copy, a kernel that it has not"),
         ("say_tape(tape.Tape(ops=()).to_bytes(), b'\\x7fELF no cubin')", "a module is no cubin"),
         ("say_tape(tape.Tape(ops=()).to_bytes(), *[b'x' * 2**20] * 63)", "a module is no cubin"),
+        ("say_tape(tape.Tape(ops=()).to_bytes())", "this recorder did not write it"),
+        ("say_tape(tape.Tape((), (), 2**62, own_nonce()).to_bytes())", "this recorder did not write it"),
+        (f"say_tape({FORGED_ATTRIBUTE})", "the recording is damaged: tape: function attribute 9999"),
+        (f"say_tape({FORGED_MAP})", "the recording is damaged: tape: a tensor map with dtype 99"),
+        (FORGED_CUBIN, "a module is no cubin: the device code has"),
         ("say({'fault': 'passed', 'message': 'all good\\x1b[2J'})", "all good [2J"),
         ("say({'fault': ['wrong'], 'message': {}})", "{}"),
         ("for _ in range(300): say({'compiling': True})", "what is no answer"),
@@ -413,6 +431,51 @@ def test_forged_answers_are_the_candidates_fault_and_never_a_tape(recorder: Reco
     failed = fault(recorder, launcher(forged, COPY + FORGE), timeout_s=5)
     assert failed.kind is not FailureKind.HUNG
     assert told in failed.message, failed.message
+
+
+SAYS_THAT_IT_COMPILES = launcher(
+    """
+copy[(1,)](x, y, n, BLOCK=256)
+if n == 2:
+    say({"compiling": True})
+    time.sleep(2)
+    say({"compiling": False})
+""",
+    COPY + FORGE + "import time\n",
+)
+
+
+def test_a_call_that_compiles_nothing_new_has_no_more_than_its_time(
+    recorder: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it says of compiling, which stops the clock while it waits for an answer."""
+    monkeypatch.setattr(triton_host, "KNOWN_CODE_S", 0.5)
+    made = recorder(SAYS_THAT_IT_COMPILES)
+    assert launches(made.record_arguments(given(3), 20))
+    with pytest.raises(CandidateFault, match="compiled nothing that is new") as caught:
+        made.record_arguments(given(2), 1.0)
+    assert caught.value.kind is FailureKind.HUNG
+
+
+def test_all_calls_of_a_recorder_share_one_time_to_compile(recorder: Recorded) -> None:
+    """Every call could bring one more module, or say so."""
+    made = recorder(SAYS_THAT_IT_COMPILES)
+    made.record_arguments(given(3), 20)
+    assert 0 < made._process._compile_s < triton_host.COMPILE_BUDGET_S
+    made._process._compile_s = 0.25
+    with pytest.raises(CandidateFault, match=r"nor compile within 0\.25 s in the launcher") as caught:
+        made.record_arguments(given(2), 20)
+    assert caught.value.kind is FailureKind.HUNG
+
+
+def test_an_answer_in_the_middle_of_compiling_is_paid_for_too(recorder: Recorded) -> None:
+    """The frame that ends it need not come."""
+    source = SAYS_THAT_IT_COMPILES.replace(b'    say({"compiling": False})\n', b"").replace(b"sleep(2)", b"sleep(0.5)")
+    made = recorder(source)
+    made.record_arguments(given(3), 20)
+    left = made._process._compile_s
+    made.record_arguments(given(2), 20)
+    assert made._process._compile_s < left
 
 
 def test_a_forged_launch_needs_the_parameters_that_its_kernel_takes(recorder: Recorded) -> None:

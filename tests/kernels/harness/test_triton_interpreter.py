@@ -138,6 +138,17 @@ def total(x, y, n, BLOCK: tl.constexpr):
     assert np.allclose(y, 2 * numbers().astype(np.float64).sum(), atol=1e-3)
 
 
+SAYS_THAT_IT_COMPILES = """
+from kernels.harness import triton_child
+for fd in range(3, 64):
+    try:
+        triton_child.Channel(fd).send({"compiling": True})
+    except OSError:
+        pass
+while True: pass
+"""
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "told"),
     [
@@ -151,6 +162,7 @@ def total(x, y, n, BLOCK: tl.constexpr):
         ("import os\nos.fork()", FailureKind.THREADS, "a thread or a program"),
         ("import subprocess\nsubprocess.run(['/usr/bin/true'])", FailureKind.THREADS, "a thread or a program"),
         ("while True: pass", FailureKind.HUNG, "did not return within 4 s"),
+        (SAYS_THAT_IT_COMPILES, FailureKind.HUNG, "nor compile within 0 s"),  # an interpreter compiles nothing
         ("bytearray(1 << 40)", FailureKind.CRASHED, "ran out of the memory"),
         ("import socket\nsocket.socket()", FailureKind.CRASHED, "PermissionError"),
     ],

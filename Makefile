@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Half as many test processes again as there are cores: much of their time is spent waiting.
+WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores + cores / 2)))
 
 .PHONY: demo test lint types down clean
 
@@ -35,7 +37,7 @@ types: $(VENV)/.dev
 # The one check command: style, types, tests; CI calls it too. The tests run side by side, since much of their time is
 # spent waiting for the heartbeats of killed workers; the tests of one file stay in one process.
 test: lint types
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

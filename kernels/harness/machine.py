@@ -11,14 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from kernels.harness import arena, calibrate, device, trial
-from kernels.harness.arena import Arena, Prepared
+from kernels.harness.arena import Arena
 from kernels.harness.gate import Gate
 from kernels.harness.gpu_state import State
 from kernels.harness.interface import Buffer
 from kernels.harness.requests import Sandbox
 from kernels.harness.roofline import Peaks
 from kernels.harness.runner import Called, Runner, Tools
-from specs.errors import UserError
 from specs.outcomes import Device
 from specs.schema import Language, Task
 
@@ -174,6 +173,3 @@ def opened(task: Task, builds: Path, policy: Sandbox) -> Iterator[Machine]:
         return
     with gpu.opened(task, builds, policy) as found:
         yield found
-
-
-__all__ = ["Contestant", "Cpu", "Machine", "Memory", "Prepared", "UserError", "opened"]

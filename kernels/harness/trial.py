@@ -99,10 +99,6 @@ def ask(gate: Gate, task: Task, case: Case, distribution: str, rng: np.random.Ge
     return Question(case, distribution, variables, wanted, inputs, arena.input_bytes(wanted, inputs))
 
 
-def arena_bytes(task: Task, cases: Sequence[Case]) -> int:
-    return arena.bytes_needed(shapes(task, cases))
-
-
 def shapes(task: Task, cases: Sequence[Case]) -> list[tuple[Buffer, ...]]:
     """The buffers of every case."""
     return [buffers(interface_of(task), task.variables(case.args)) for case in cases]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernels.harness import cubin, sandbox
+from kernels.harness import cubin
 from kernels.harness.arena import CandidateFault
 from kernels.harness.gpu.process import Executor
 from kernels.harness.gpu.runner import MODULE, STREAM, Parts, Recorder
@@ -185,6 +185,3 @@ def first_finding(told: str) -> str:
     place = PLACE.search(told)
     where = f" at {place['place']}" if place else ""
     return (" ".join(what["what"].split()) if what else "an error") + where
-
-
-__all__ = ["FOUND", "TOOLS", "available", "check", "sandbox"]

@@ -78,7 +78,6 @@ class Executor:
         self.device_word = int(ck(driver.cuMemHostGetDevicePointer(self.host_word, 0), "cuMemHostGetDevicePointer"))
         self.passed_on = int(ck(driver.cuMemAlloc(256), "cuMemAlloc"))
         ck(driver.cuMemsetD32(self.passed_on, 0, 64), "cuMemsetD32")
-        self.wait_blocks = self.processors
         self.word = ctypes.c_uint32.from_address(self.host_word)
         self.token = 0
         self.modules: dict[str, list[Any]] = {}  # every place that the same code was loaded to
@@ -262,7 +261,7 @@ class Executor:
         self.token = (self.token + 1) & 0xFFFFFFFF or 1
         if hidden:
             values = [(self.device_word, 8), (self.passed_on, 8), (self.token, 4), (WAIT_LIMIT_NS, 8)]
-            self._launch_own("wait", self.wait_blocks, 1, values)
+            self._launch_own("wait", self.processors, 1, values)
         else:
             ck(driver.cuStreamSynchronize(stream), "the flush")
         host_begin = time.perf_counter_ns()
@@ -525,9 +524,7 @@ def answer(executor: Executor, head: dict[str, Any], body: bytes) -> tuple[dict[
         case "graph_window":
             return executor.graph_window(Tape.from_bytes(body), head["replays"]), b""
         case "flush_mode":
-            executor.flush_mode, _, blocks = head["mode"].partition("/")
-            if blocks:
-                executor.wait_blocks = int(blocks)
+            executor.flush_mode = head["mode"]
             return {}, b""
         case "allocate":
             return {"addresses": executor.allocate(head["sizes"])}, b""

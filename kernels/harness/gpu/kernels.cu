@@ -24,7 +24,7 @@ extern "C" {
 
 // Waits until the host lets it go, so that everything behind it on the stream is queued before any of it runs. Gives up
 // by itself after `limit_ns`: a callee that waits for the stream must not hang the device. One block looks at the host's
-// word and passes it on; the others keep their multiprocessors awake, which are slow to start from idleness.
+// word and passes it on; the others keep their multiprocessors from idling before the call.
 __global__ void ferret_wait(const volatile std::uint32_t* word, volatile std::uint32_t* passed_on, std::uint32_t token,
                             std::uint64_t limit_ns) {
     std::uint64_t begin, now;

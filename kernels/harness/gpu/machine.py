@@ -285,6 +285,3 @@ def trusted_code(builds: Path, ordinal: int) -> Path:
             raise MachineError(f"nvcc does not compile {KERNELS.name}: {answer.stderr.strip()[:500]}")
         os.replace(made, product)  # noqa: PTH105
     return product
-
-
-__all__ = ["Gpu", "capability", "describe", "identity", "opened", "sandbox", "trusted_code", "unusable"]

@@ -20,7 +20,7 @@ from kernels.harness.runner import RunnerKilled
 from kernels.harness.trial import Answered, Question
 from specs.errors import RunnerLost, UserError
 from specs.outcomes import Failure, FailureKind, Metrics, Verdict, VerificationStage
-from specs.schema import ArgumentKind, Language, Task
+from specs.schema import ArgumentKind, Task
 
 log = structlog.get_logger()
 
@@ -78,22 +78,12 @@ def judge(request: Judge) -> Verdict:
 
 def _check_memory(request: Judge, loaded: Gate, library: bytes, where: Machine) -> str:
     """The last part of the stress stage: code at work under a checker of memory. A sentence, or _Refused."""
-    if request.task.language is not Language.CPP:
-        try:
-            return where.check_memory(loaded, library)
-        except CandidateFault as fault:
-            nowhere = Case(name="memory check", args={})
-            raise _Refused(_failure(VerificationStage.STRESS, nowhere, "watched", fault)) from None
-    if request.source is None:
-        return "not checked: the source is not at hand"
     try:
-        return sanitize.check(loaded, request.task, request.source, request.builds, where.isolation)
-    except sanitize.MemoryFault as fault:
-        raise _Refused(
-            Failure(
-                kind=fault.kind, verification=VerificationStage.STRESS, case=fault.case, message=fault.message
-            )
-        ) from None  # fmt: skip
+        return where.check_memory(loaded, library, request.source)
+    except CandidateFault as fault:
+        case = fault.case if isinstance(fault, sanitize.MemoryFault) else "memory check"
+        found = Failure(kind=fault.kind, verification=VerificationStage.STRESS, case=case, message=fault.message)
+        raise _Refused(found) from None
 
 
 def read_library(path: Path) -> bytes:

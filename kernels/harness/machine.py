@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kernels.harness import arena, calibrate, device, trial
+from kernels.harness import arena, calibrate, device, sanitize, trial
 from kernels.harness.arena import Arena
 from kernels.harness.gate import Gate
 from kernels.harness.gpu_state import State
@@ -93,7 +93,7 @@ class Machine(Protocol):
     def contestant(
         self, memory: Any, *, candidate: bytes | None = None, trusted: Path | None = None
     ) -> Contestant: ...
-    def check_memory(self, gate: Gate, library: bytes) -> str:
+    def check_memory(self, gate: Gate, library: bytes, source: Path | None) -> str:
         """Watch a candidate's accesses to memory; a sentence about what was watched. Raises CandidateFault."""
         ...
 
@@ -134,9 +134,11 @@ class Cpu:
     def contestant(self, memory: Arena, *, candidate: bytes | None = None, trusted: Path | None = None) -> Runner:
         return Runner(self.tools, memory, candidate=candidate, trusted=trusted)
 
-    def check_memory(self, gate: Gate, library: bytes) -> str:
-        """A shared object alone cannot be watched here."""
-        return "not checked: it takes the source"
+    def check_memory(self, gate: Gate, library: bytes, source: Path | None) -> str:
+        """Build the source again with sanitizers: a shared object alone cannot be watched here."""
+        if source is None:
+            return "not checked: the source is not at hand"
+        return sanitize.check(gate, gate.task, source, self.tools.builds, self.isolation)
 
     def host_us(self, contestant: Runner, filled: Any, slots: np.ndarray, timeout_s: float) -> None:
         """The processor does the work itself."""

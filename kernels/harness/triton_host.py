@@ -698,7 +698,7 @@ class InterpreterMachine:
         assert candidate is not None
         return TritonInterpreter(candidate, self._interface, memory, self._isolation)
 
-    def check_memory(self, gate: Gate, library: bytes) -> str:
+    def check_memory(self, gate: Gate, library: bytes, source: Path | None) -> str:
         """The interpreter's memory is this process's own."""
         return "not checked: the interpreter has no device"
 

@@ -127,7 +127,7 @@ class Gpu:
             raise CandidateFault(FailureKind.NOT_LOADED, f"could not be loaded: {error}") from None
         return (lambda facts: Recorder(tools, candidate, facts)), code
 
-    def check_memory(self, gate: Gate, library: bytes) -> str:
+    def check_memory(self, gate: Gate, library: bytes, source: Path | None) -> str:
         """Let compute-sanitizer watch the smallest cases; a sentence about what was watched. Raises CandidateFault."""
         configs = [Case(name=config.name, args=config.args) for config in self.task.configs]
         by_size = sorted([*gate.edges, *configs], key=lambda case: trial.case_bytes(self.task, case))

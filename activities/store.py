@@ -19,6 +19,7 @@ from activities.settings import Settings
 from specs.errors import StoreError, UserError
 from specs.outcomes import BlobRef
 
+NAMED = "named"  # what has a name lies apart from what has a digest
 ACCEPTED = "file:///folder, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix"
 
 
@@ -103,6 +104,27 @@ class Store:
             await asyncio.to_thread(write_atomically, path, await self.get(ref))
         return path
 
+    async def remember(self, name: str, content: bytes) -> None:
+        """Keep `content` under a name (`journal/...`), at once or not at all; a later one replaces it."""
+        with self._explained_name("write", name):
+            await obstore.put_async(self._backend, _named(name), content)
+
+    async def recall(self, name: str) -> bytes | None:
+        """What was remembered under a name; None when nothing was."""
+        try:
+            with self._explained_name("read", name):
+                return (await (await obstore.get_async(self._backend, _named(name))).bytes_async()).to_bytes()
+        except FileNotFoundError:
+            return None
+
+    async def names(self, prefix: str) -> list[str]:
+        """Every remembered name that begins with `prefix/`, sorted."""
+        found: list[str] = []
+        with self._explained_name("list", prefix):
+            async for page in obstore.list(self._backend, prefix=_named(prefix)):
+                found += [entry["path"].removeprefix(f"{NAMED}/") for entry in page]
+        return sorted(found)
+
     def _checked(self, ref: BlobRef, content: bytes) -> bytes:
         if digest_of(content) != ref.sha256:
             raise StoreError(f"blob {ref.sha256} in {self.url} is damaged: its content has another digest")
@@ -120,6 +142,15 @@ class Store:
             raise StoreError(
                 f"cannot {verb} blob {ref.sha256[:12]} ({ref.size} bytes) in {self.url}: {_first_line(error)}"
             ) from None
+
+    @contextmanager
+    def _explained_name(self, verb: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (BaseError, OSError) as error:
+            raise StoreError(f"cannot {verb} {name!r} in {self.url}: {_first_line(error)}") from None
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -148,6 +179,10 @@ def _keep_or_remove(path: Path, ref: BlobRef) -> None:
 
 def _key(ref: BlobRef) -> str:
     return f"{ref.sha256[:2]}/{ref.sha256}"
+
+
+def _named(name: str) -> str:
+    return f"{NAMED}/{name}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -290,6 +290,65 @@ class SelfReported(Value):
         return {one.config: one.ratio for one in self.configs}
 
 
+# ---------------------------------------------------------------- models
+
+
+class Role(StrEnum):
+    """Who the model is; each has a prompt of its own and none judges itself."""
+
+    OPTIMIZER = "optimizer"
+    REVIEWER = "reviewer"
+    GATE_WRITER = "gate_writer"
+
+
+class Question(StrEnum):
+    """What a reviewer is asked."""
+
+    INTEGRITY = "integrity"  # does this candidate still do the contract's real maths, on the real interface?
+    PLAN = "plan"  # is the next lever sound?
+    GATE = "gate"  # does this gate say what its canonical source says?
+
+
+class Quote(Value):
+    """Evidence: words that stand in what was reviewed, and what they show."""
+
+    quote: Annotated[str, StringConstraints(min_length=1, max_length=300)]
+    why: Annotated[str, StringConstraints(min_length=1, max_length=300)]
+
+
+class Review(Value):
+    """A reviewer's verdict. It can veto; it can never bless what a gate has refused."""
+
+    question: Question
+    approved: bool
+    summary: Annotated[str, StringConstraints(min_length=1, max_length=400)]
+    evidence: tuple[Quote, ...] = Field(default=(), max_length=4)
+
+
+class Chapter(Value):
+    """Where one stretch of a conversation can be read back: the chain's last node and what answered it."""
+
+    role: Role
+    head: BlobRef
+    answers: tuple[BlobRef, ...] = ()
+
+
+class Charge(Value):
+    """What something cost. USD is None when the price is unknown, never 0."""
+
+    input_tokens: int = Field(ge=0, default=0)  # read afresh
+    cache_read_tokens: int = Field(ge=0, default=0)
+    cache_write_tokens: int = Field(ge=0, default=0)
+    output_tokens: int = Field(ge=0, default=0)
+    calls: int = Field(ge=0, default=0)
+    usd: float | None = Field(ge=0, default=0.0, allow_inf_nan=False)
+
+    @property
+    def tokens(self) -> int:
+        """All of them, however cheap: what `budget.max_tokens` counts."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens + self.output_tokens
+
+
 # ---------------------------------------------------------------- iteration
 
 
@@ -322,6 +381,8 @@ class Ending(StrEnum):
     BUILD_FAILED = "build_failed"
     REFUSED = "refused"  # the judge said no
     VETOED = "vetoed"  # the reviewer said no
+    UNREVIEWED = "unreviewed"  # it would have won, but the reviewer gave no verdict: the champion stays
+    RESEARCHED = "researched"  # no kernel was asked for: the notes and a plan are what came of it
     DUPLICATE = "duplicate"  # the same source was tried before
     NO_PROPOSAL = "no_proposal"  # the optimiser had nothing (more) to say
     STOPPED = "stopped"  # a person stopped the run in the middle of it
@@ -340,6 +401,10 @@ class Iteration(Value):
     verdict: Verdict | None = None
     measurement: Measurement | None = None
     self_reported: SelfReported | None = None  # instead of verdict and measurement, never beside them
+    review: Review | None = None
+    chapters: tuple[Chapter, ...] = ()  # every conversation of the iteration, to be read back
+    notes: BlobRef | None = None  # specs.notes.Notes as the iteration left them
+    charge: Charge | None = None  # what its models cost; None: no model was asked
 
     @model_validator(mode="after")
     def _the_walk_has_no_gaps(self) -> Self:
@@ -362,14 +427,6 @@ class Iteration(Value):
         ):
             raise ValueError("a win needs a measurement, or a score that the program reports of itself")
         return self
-
-
-class Charge(Value):
-    """What something cost. USD is None when the price is unknown, never 0."""
-
-    input_tokens: int = Field(ge=0, default=0)
-    output_tokens: int = Field(ge=0, default=0)
-    usd: float | None = Field(ge=0, default=0.0, allow_inf_nan=False)
 
 
 class Acceptance(Value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -119,20 +120,42 @@ class Provider(StrEnum):
     SCRIPTED = "scripted"
     REPLAY = "replay"
     TUNE = "tune"
+    BEDROCK = "bedrock"
+    VERTEX = "vertex"
+    FOUNDRY = "foundry"
+
+    @property
+    def is_model(self) -> bool:
+        """Whether tokens are paid for, or could be: a script, a recording and a parameter search think nothing."""
+        return self not in (Provider.SCRIPTED, Provider.REPLAY, Provider.TUNE)
 
 
 class Model(Block):
     provider: Provider = Provider.ANTHROPIC
-    optimizer: str = "claude-opus-5-5"
-    reviewer: str = "claude-sonnet-5-5"
+    optimizer: Name = "claude-opus-5-5"
+    reviewer: Name | None = "claude-sonnet-5-5"  # null: wins are not reviewed
+    gate_writer: Name = "claude-opus-5-5"
     effort: Literal["low", "medium", "high", "xhigh", "max"] = "high"
-    base_url: str | None = None
+    base_url: str | None = None  # of a compatible server; without it the provider's own
+    max_tokens: int = Field(default=32_000, ge=1_024, le=128_000, strict=True)  # of one answer
+    context_tokens: int = Field(default=100_000, ge=8_000, strict=True)  # beyond these a conversation begins anew
+    cache_ttl: Literal["5m", "1h"] = "1h"
     script: str | None = None  # provider scripted: a folder of candidates, played in name order
+    recording: str | None = None  # provider replay: a file that `client.py recording` wrote
+    on_drift: Literal["report", "stop"] = "report"  # provider replay: when a prompt is not the one that was recorded
 
     @model_validator(mode="after")
-    def _script(self) -> Self:
+    def _fed(self) -> Self:
         if self.provider is Provider.SCRIPTED and not self.script:
             raise ValueError("provider 'scripted' needs 'script', a folder of candidate sources")
+        if self.provider is Provider.REPLAY and not self.recording:
+            raise ValueError("provider 'replay' needs 'recording', a file that `client.py recording` wrote")
+        if self.provider is Provider.LOCAL and not self.base_url:
+            raise ValueError("provider 'local' needs 'base_url', the address of a server without /v1")
+        if self.base_url is not None and not re.match(r"https?://[^/\s]+", self.base_url):
+            raise ValueError(f"base_url {self.base_url!r} is no address; accepted: http:// or https:// and a host")
+        if self.base_url is not None and self.base_url.rstrip("/").endswith("/v1"):
+            raise ValueError(f"base_url {self.base_url!r} ends in /v1, which the client adds by itself; leave it out")
         return self
 
 
@@ -251,7 +274,9 @@ class Task(Block):
     language: Language
     interface: Interface | None = None
     work: Work = Work()
-    gate: str | None = None  # folder; without it a gate is written first
+    gate: str | None = None  # folder; without it a gate is written first, from `canonical`
+    canonical: tuple[str, ...] = ()  # files that say what is right: what a gate writer works from
+    approve_gate: Truth = False  # a written gate waits for a person's approval before it is locked
     seed: str | None = None  # a correct slow start: the run's first candidate
     build: Build = Build()
     acceptance: AcceptanceCommand | None = None

@@ -1,0 +1,1 @@
+"""What the models can do: a tool a class, each with its input, its description and its bounded answer."""

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Half as many test processes again as there are cores: much of their time is spent waiting.
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores + cores / 2)))
 
-.PHONY: demo test lint types down clean
+.PHONY: demo demo-tune test lint types down clean
 
 $(VENV)/.run: pyproject.toml
 	@echo "setting up $(VENV), once; about half a minute"
@@ -13,16 +13,27 @@ $(VENV)/.run: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
+$(VENV)/.tune: pyproject.toml
+	@echo "setting up $(VENV) for tuning, once; about half a minute"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[tune]'
+	touch $(VENV)/.run $@
+
 $(VENV)/.dev: pyproject.toml
 	@echo "setting up $(VENV) for development, once; about a minute"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $(VENV)/.run $@
+	touch $(VENV)/.run $(VENV)/.tune $@
 
 # A real optimisation, start to end: no GPU, no API key, no server of your own.
 demo: $(VENV)/.run
 	@echo "the run takes one to three minutes; Ctrl-C ends the watching, not the run"
 	$(BIN)/python client.py start specs/tasks/skinny-gemm-f32-cpu.yaml --local --follow
+
+# The same without a model or a script: a search for the kernel's best parameters on this machine.
+demo-tune: $(VENV)/.tune
+	@echo "the run takes five to fifteen minutes; Ctrl-C ends the watching, not the run"
+	$(BIN)/python client.py start specs/tasks/skinny-gemm-f32-cpu-tune.yaml --local --follow
 
 # Stops the server and the worker that `make demo` leaves running for the Temporal UI.
 down:

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from workflows.console.terminal import RunRow
     from workflows.state import Status
 
-EXIT_MISTAKE, EXIT_INTERRUPTED = 2, 130
+EXIT_MISSING, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
 EXIT_CODES = (
-    "Exit code: 0 a kernel was accepted, or the command did what it says; 1 the run ended without a kernel; "
-    "2 a mistake, or no server or worker to talk to; 130 the run was cancelled, or watching it was interrupted."
+    "Exit code: 0 a kernel was accepted, or the command did what it says; 1 the run ended without a kernel, or a "
+    "reference is missing; 2 a mistake, or no server or worker to talk to; 130 the run was cancelled, or watching it "
+    "was interrupted."
 )
 
 app = typer.Typer(
@@ -87,7 +88,7 @@ def start(
     from workflows.console.local import bring_up
     from workflows.console.output import note
     from workflows.console.pollers import no_worker
-    from workflows.console.starting import begin, checked, checked_id, isolation, planned
+    from workflows.console.starting import begin, checked, checked_id, estimated, isolation, planned
     from workflows.console.watching import watch_to_end
 
     if follow and detach:
@@ -103,6 +104,8 @@ def start(
         "max_usd": max_usd,
     }
     plan = planned(loaded, budget, model)
+    if plan.model.provider.is_model:
+        note(f"estimate     {estimated(settings, loaded.task, plan)}")
     if local:
         need_compiler(loaded.task)
         need_device(loaded.task)
@@ -291,6 +294,97 @@ def diff(words: Annotated[list[str], argument("[RUN] A B", "Two versions: v001, 
     talk(body)
 
 
+@app.command()
+def transcript(
+    words: Annotated[
+        list[str] | None, argument("[RUN] [ITERATION]", "A version (a003), an index (7) or `gate`; default: the last.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what was said between ferret and its models in an iteration: text, thinking, calls and their answers."""
+    from workflows.console.conversation import chapters_of, conversation_lines, is_iteration, read_back
+    from workflows.console.output import note, say, say_json
+    from workflows.console.session import talk
+
+    given = words or []
+    if len(given) > 2:
+        raise UserError(f"transcript takes [RUN] [ITERATION]; {len(given)} words given")
+    if len(given) == 1:
+        run, iteration = (None, given[0]) if is_iteration(given[0]) else (given[0], None)
+    else:
+        run, iteration = (given[0], given[1]) if given else (None, None)
+
+    async def body(session: Session) -> None:
+        found = await session.find(run)
+        answer, lines = await session.status(found), await session.history(found)
+        name, chapters = chapters_of(lines, answer.gate_chapters, iteration)
+        read = [(chapter, await read_back(session.store(), chapter)) for chapter in chapters]
+        if as_json:
+            say_json([{"role": chapter.role.value, "messages": messages} for chapter, messages in read])
+            return
+        note(f"{'the gate' if name == 'gate' else f'iteration {name}'} of {found.id}")
+        for chapter, messages in read:
+            for line in conversation_lines(chapter, messages):
+                say(line)
+            say("")
+
+    talk(body)
+
+
+@app.command()
+def recording(
+    run: RunArgument = None,
+    *,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Write it here.", show_default=False)],
+) -> None:
+    """Write every answer of a run's models into a file: a task's `model.recording` for provider `replay`."""
+    from activities.store import write_atomically
+    from workflows.console.output import say
+    from workflows.console.session import talk
+
+    if output.is_dir():
+        raise UserError(f"-o {output} is a folder; accepted: the name of a file to write")
+
+    async def body(session: Session) -> str:
+        from activities.llm.replay import write_recording
+
+        found = await session.find(run)
+        content = await write_recording(session.store(), found.first_execution, found.task)
+        write_atomically(output, content)
+        return f"{output}: the answers of run {found.id}, {len(content)} bytes"
+
+    say(talk(body))
+
+
+@app.command()
+def gate(
+    run: RunArgument = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="Write its files here instead.")
+    ] = None,
+) -> None:
+    """Print the gate that a run has written for itself, and what the reviewer said of it."""
+    from workflows.console.lines import clean
+    from workflows.console.output import note, say, say_source
+    from workflows.console.results import gate_files, write_gate
+    from workflows.console.session import talk
+
+    async def body(session: Session) -> None:
+        found = await session.find(run)
+        answer = await session.status(found)
+        files = await gate_files(answer, session.store())
+        review = answer.written_gate.review if answer.written_gate else None
+        note(f"review: {clean(review.summary)}" if review else "no reviewer has looked at it")
+        if output is not None:
+            note(write_gate(output, files))
+            return
+        for name, content in files.items():
+            say(f"# ---------------- {name}")
+            say_source(content)
+
+    talk(body)
+
+
 def split_words(command: str, what: str, words: list[str], count: int) -> tuple[str | None, list[str]]:
     """`[RUN] WORD...` with exactly `count` words after the run; raises UserError otherwise."""
     if len(words) not in (count, count + 1):
@@ -365,13 +459,33 @@ def hint(words: Annotated[list[str], argument("[RUN] TEXT", "Advice, in quotes."
     from specs.schema import Provider
     from workflows.state import Hint
 
+    unheard = {Provider.SCRIPTED: "scripted", Provider.REPLAY: "replayed", Provider.TUNE: "tuning"}
+
     run, (text,) = split_words("hint", "TEXT", words, 1)
 
     def said(now: Status) -> str:
-        unread = "; the scripted optimiser reads no hints" if now.plan.model.provider is Provider.SCRIPTED else ""
+        deaf = unheard.get(now.plan.model.provider)
+        unread = f"; the {deaf} optimiser reads no hints" if deaf else ""
         return f"hint {len(now.hints)} noted{unread}"
 
     steer(run, "add_hint", Hint(text=text), said=said)
+
+
+@app.command("approve-gate")
+def approve_gate(
+    run: RunArgument = None,
+    refuse: Annotated[bool, typer.Option("--refuse", help="It is not good enough: write it anew.")] = False,
+    reason: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Why; the gate writer reads it. Needed with --refuse.")
+    ] = None,
+) -> None:
+    """Let a run that waits for it lock the gate it has written (see `gate`), or have the gate written anew."""
+    from workflows.state import GateApproval
+
+    if refuse and not (reason or "").strip():
+        raise UserError("approve-gate --refuse needs --reason TEXT: what the gate writer has to do differently")
+    given = GateApproval(approved=not refuse, reason=reason or "")
+    steer(run, "approve_gate", given, said=lambda _: "gate refused; it is written anew" if refuse else "gate approved")
 
 
 @app.command()
@@ -440,9 +554,12 @@ def validate(files: Annotated[list[Path], argument("FILE...", "Task files.")]) -
         except SpecError as error:
             problems = error.problems
         else:
+            problems = [*loaded.warnings, *loaded.check_references()]
             # A file of another machine's or version's is a good file: only `start` refuses what cannot run here.
-            unrunnable = [loaded.problem(at, text, "warning") for at, text in obstacles(loaded.task)]
-            problems = [*loaded.warnings, *unrunnable, *loaded.check_files()]
+            unrunnable = [
+                loaded.problem(at, text, "warning") for at, text in obstacles(loaded.task, loaded.path.parent)
+            ]
+            problems += [*unrunnable, *loaded.check_files()]
             draw(task_view(loaded.task, str(path)))
             out.print()
         for problem in problems:
@@ -454,6 +571,26 @@ def validate(files: Annotated[list[Path], argument("FILE...", "Task files.")]) -
     if broken and len(files) > 1:
         note(f"{broken} of {len(files)} task files have errors")
     raise typer.Exit(EXIT_MISTAKE if broken else 0)
+
+
+@app.command()
+def refs(
+    tasks: Annotated[list[Path] | None, argument("TASK", "Task files; default: those that ferret ships.")] = None,
+) -> None:
+    """Check that every reference of the tasks is there, and count them by source; exit code 1 if one is missing."""
+    from specs.loader import load_task
+    from specs.references import ROOT
+    from workflows.console.output import complain, draw, note
+    from workflows.console.taskview import counted_references, references_table
+
+    files = tasks or sorted((ROOT / "specs" / "tasks").glob("*.yaml"))
+    found, missing = counted_references([load_task(file) for file in files])
+    draw(references_table(found))
+    for problem in missing:
+        complain(str(problem))
+    if missing:
+        note(f"{len(missing)} of {found.total() + len(missing)} references are not there")
+    raise typer.Exit(EXIT_MISSING if missing else 0)
 
 
 @app.command()

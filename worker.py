@@ -25,6 +25,7 @@ except ModuleNotFoundError as missing:
 from activities import logs
 from activities.accept import Accepting
 from activities.accept_program import ProgramAccepting
+from activities.adopt_gate import GateAdopting
 from activities.build import Building
 from activities.check_gate import GateChecking
 from activities.claim_device import DeviceClaiming
@@ -37,19 +38,24 @@ from activities.judge import Judging
 from activities.lock_gate import GateLocking
 from activities.measure import Measuring
 from activities.measure_baseline import BaselineMeasuring
+from activities.model_turn import ModelTurning
+from activities.open_session import SessionOpening
 from activities.propose import Proposing
 from activities.record import Recording
 from activities.release_device import DeviceReleasing
+from activities.remember import Remembering
 from activities.run_program import ProgramRunning
 from activities.settings import Settings
+from activities.use_tool import ToolUsing
 from activities.workshop import Workshop
 from specs.errors import FerretError
 from workflows import visibility
+from workflows.gate import GateWorkflow
 from workflows.iteration import IterationWorkflow
 from workflows.optimization import OptimizationWorkflow
 from workflows.state import WORKFLOW_QUEUE
 
-WORKFLOWS = [OptimizationWorkflow, IterationWorkflow]
+WORKFLOWS = [OptimizationWorkflow, GateWorkflow, IterationWorkflow]
 
 # A build or a judgement may end in this time and keep its result; a longer one starts again on another worker.
 GRACE = timedelta(seconds=10)
@@ -67,8 +73,13 @@ def plan_activities(workshop: Workshop, claims: Claims) -> Sequence[Callable[...
         GateLocking(workshop).lock_gate,
         GateChecking(workshop).check_gate,
         DeviceClaiming(claims).claim_device,
+        SessionOpening(workshop).open_session,
+        ModelTurning(workshop).model_turn,
+        ToolUsing(workshop).use_tool,
+        GateAdopting(workshop).adopt_gate,
         Proposing(workshop).propose,
         Building(workshop).build,
+        Remembering(workshop).remember,
         Recording(workshop).record,
         Delivering(workshop).deliver,
     ]
@@ -78,6 +89,7 @@ def device_activities(workshop: Workshop, claims: Claims) -> Sequence[Callable[.
     """What needs the claimed device for itself."""
     return [
         BaselineMeasuring(workshop).measure_baseline,
+        ToolUsing(workshop).use_device_tool,
         Judging(workshop).judge,
         Measuring(workshop).measure,
         Accepting(workshop).accept,
@@ -132,7 +144,14 @@ async def serve(settings: Settings, arguments: argparse.Namespace) -> None:
         log.info("worker ready", address=client.service_client.config.target_host, devices=[d.queue for d in devices])
         await stop.wait()
         log.info("worker draining", grace_s=GRACE.total_seconds())
+    await close_connections()
     log.info("worker stopped")
+
+
+async def close_connections() -> None:
+    """To models' servers; a worker that asked none has not even loaded their client."""
+    if (client := sys.modules.get("activities.llm.client")) is not None:
+        await client.close_all()
 
 
 def _deployment(settings: Settings) -> WorkerDeploymentConfig | None:

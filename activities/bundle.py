@@ -6,12 +6,14 @@ import asyncio
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel
 
 from activities.store import Store, write_atomically
+from specs import references
 from specs.errors import StoreError, UserError
 from specs.loader import LoadedTask
 from specs.outcomes import BlobRef
@@ -21,6 +23,7 @@ MAX_FILES = 2_000
 MAX_FILE_BYTES = 16 * 2**20
 MAX_TOTAL_BYTES = 64 * 2**20
 MAX_SOURCE_BYTES = 2**20  # one candidate source
+GATE = "gate"  # its folder in the bundle
 _SKIPPED = {"__pycache__", ".git"}
 
 
@@ -35,6 +38,8 @@ class Manifest(BaseModel):
     task: Task  # paths relative to the bundle
     digest: str  # of the task file's bytes
     files: dict[str, Entry]
+    references: dict[str, str] = {}  # as the task names them -> file or folder of the bundle
+    canonical: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,9 @@ class Bundle:
     task: Task  # paths absolute, inside `root`
     digest: str  # of the task file's bytes
     root: Path
+    # As the task names them; a reference that was not there when the run began is missing here.
+    references: Mapping[str, Path] = field(default_factory=dict)
+    canonical: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def gate(self) -> Path:
@@ -62,6 +70,16 @@ class Bundle:
     def seed(self) -> Path:
         return self._named(self.task.seed, "seed")
 
+    @property
+    def recording(self) -> Path:
+        return self._named(self.task.model.recording, "model.recording")
+
+    @property
+    def lost_references(self) -> tuple[str, ...]:
+        """Names of what the optimiser has to do without."""
+        names = map(references.name_of, self.task.references)
+        return tuple(name for name in dict.fromkeys(names) if name not in self.references)
+
     def script(self) -> list[Path]:
         """The scripted optimiser's sources in the order they are played."""
         folder = self._named(self.task.model.script, "model.script")
@@ -74,14 +92,33 @@ class Bundle:
         return Path(path)
 
 
-async def pack(loaded: LoadedTask, store: Store) -> BlobRef:
-    """Store the task and its files; the same content gives the same bundle. Raises UserError, StoreError."""
-    task, files = await asyncio.to_thread(_collect, loaded)
+async def pack(loaded: LoadedTask, store: Store, root: Path = references.ROOT) -> BlobRef:
+    """Store the task and its files; the same content gives the same bundle. Raises UserError, StoreError.
+
+    `root` is the repository whose `resources/` the task may name.
+    """
+    task, files = await asyncio.to_thread(_collect, loaded, root)
     entries = {
         name: Entry(blob=await store.put(content), executable=executable)
-        for name, (content, executable) in sorted(files.items())
+        for name, (content, executable) in sorted(files.content.items())
     }
-    manifest = Manifest(task=task, digest=loaded.digest, files=entries)
+    manifest = Manifest(
+        task=task, digest=loaded.digest, files=entries, references=files.references, canonical=files.canonical
+    )
+    return await _stored(manifest, store)
+
+
+async def with_gate(ref: BlobRef, files: Mapping[str, BlobRef], store: Store) -> BlobRef:
+    """The same task with another gate: `files` by their path in its folder. Raises StoreError."""
+    manifest = Manifest.model_validate_json(await store.get(ref))
+    kept = {name: entry for name, entry in manifest.files.items() if not name.startswith(f"{GATE}/")}
+    gate = {f"{GATE}/{_inside(name)}": Entry(blob=blob) for name, blob in files.items()}
+    task = manifest.task.model_copy(update={"gate": GATE})
+    changed = {"task": task, "files": dict(sorted((kept | gate).items()))}
+    return await _stored(manifest.model_copy(update=changed), store)
+
+
+async def _stored(manifest: Manifest, store: Store) -> BlobRef:
     return await store.put(manifest.model_dump_json(exclude_defaults=True).encode())
 
 
@@ -101,7 +138,13 @@ async def unpack(ref: BlobRef, store: Store, root: Path) -> Bundle:
             _rename(building, place)
         finally:
             shutil.rmtree(building, ignore_errors=True)
-    return Bundle(task=_placed(manifest.task, place), digest=manifest.digest, root=place)
+    return Bundle(
+        task=_placed(manifest.task, place),
+        digest=manifest.digest,
+        root=place,
+        references={name: place / _inside(packed) for name, packed in manifest.references.items()},
+        canonical={name: place / _inside(packed) for name, packed in manifest.canonical.items()},
+    )
 
 
 def _rename(building: Path, place: Path) -> None:
@@ -132,7 +175,9 @@ def _placed(task: Task, place: Path) -> Task:
             "gate": at(task.gate),
             "seed": at(task.seed),
             "baseline": task.baseline.model_copy(update={"program": at(task.baseline.program)}),
-            "model": task.model.model_copy(update={"script": at(task.model.script)}),
+            "model": task.model.model_copy(
+                update={"script": at(task.model.script), "recording": at(task.model.recording)}
+            ),
             "acceptance": task.acceptance and task.acceptance.model_copy(update={"command": command}),
         }
     )
@@ -140,19 +185,17 @@ def _placed(task: Task, place: Path) -> Task:
 
 # ---------------------------------------------------------------- reading the task's files
 
-Files = dict[str, tuple[bytes, bool]]
 
-
-def _collect(loaded: LoadedTask) -> tuple[Task, Files]:
+def _collect(loaded: LoadedTask, root: Path) -> tuple[Task, _Collected]:
     """The task with paths inside the bundle, and the content of every file it names."""
     task, files = loaded.task, _Collected()
 
-    def one(relative: str | None, name: str, field: str) -> str | None:
+    def one(relative: str | None, name: str, field: str, most: int = MAX_SOURCE_BYTES) -> str | None:
         if relative is None:
             return None
         source = loaded.resolve(relative)
         packed = f"{name}{source.suffix}"
-        files.add(source, packed, field, MAX_SOURCE_BYTES)
+        files.add(source, packed, field, most)
         return packed
 
     def folder(relative: str | None, name: str, field: str) -> str | None:
@@ -165,17 +208,26 @@ def _collect(loaded: LoadedTask) -> tuple[Task, Files]:
 
     packed = task.model_copy(
         update={
-            "gate": folder(task.gate, "gate", "gate"),
+            "gate": folder(task.gate, GATE, "gate"),
             "seed": one(task.seed, "seed", "seed"),
             "baseline": task.baseline.model_copy(
                 update={"program": one(task.baseline.program, "baseline", "baseline.program")}
             ),
-            "model": task.model.model_copy(update={"script": folder(task.model.script, "script", "model.script")}),
+            "model": task.model.model_copy(
+                update={
+                    "script": folder(task.model.script, "script", "model.script"),
+                    "recording": one(task.model.recording, "recording", "model.recording", MAX_FILE_BYTES),
+                }
+            ),
             "acceptance": task.acceptance
             and task.acceptance.model_copy(update={"command": _acceptance(loaded, task.acceptance.command, files)}),
         }
     )
-    return packed, files.content
+    for entry in task.canonical:
+        files.add_canonical(entry, references.resolve(entry, loaded.path.parent, root))
+    for entry in task.references:
+        files.add_reference(loaded.reference(entry, root))
+    return packed, files
 
 
 def _acceptance(loaded: LoadedTask, command: tuple[str, ...], files: _Collected) -> tuple[str, ...]:
@@ -196,7 +248,9 @@ def _acceptance(loaded: LoadedTask, command: tuple[str, ...], files: _Collected)
 
 class _Collected:
     def __init__(self) -> None:
-        self.content: Files = {}
+        self.content: dict[str, tuple[bytes, bool]] = {}  # by path in the bundle; True: executable
+        self.references: dict[str, str] = {}  # by the task's name for it: a path in the bundle
+        self.canonical: dict[str, str] = {}
         self._bytes = 0
 
     def add(self, source: Path, name: str, field: str, most: int = MAX_FILE_BYTES) -> None:
@@ -206,17 +260,37 @@ class _Collected:
         size = source.stat().st_size
         if size > most:
             raise UserError(f"{field}: {source} has {size} bytes; at most {most} are accepted")
-        self._bytes += size
+        try:
+            self._keep(name, source.read_bytes(), field, executable=os.access(source, os.X_OK))
+        except OSError as error:
+            raise UserError(f"{field}: {source} cannot be read ({error.strerror})") from None
+
+    def add_canonical(self, entry: str, source: Path | None) -> None:
+        if source is None:
+            kept = f"the task's folder or {references.FOLDER}/"
+            raise UserError(f"canonical: {entry!r} does not exist; accepted: a file in {kept}")
+        packed = f"canonical/{len(self.canonical)}/{source.name}"
+        self.add(source, packed, "canonical", MAX_SOURCE_BYTES)
+        self.canonical[references.name_of(entry)] = packed
+
+    def add_reference(self, taken: references.Reference) -> None:
+        if taken.path is None or not taken.files or taken.name in self.references:
+            return  # the client has warned of it, and the optimiser is told
+        place = f"references/{len(self.references)}"
+        for inner, content in taken.files.items():
+            inside = inner if taken.path.is_file() else f"{taken.path.name}/{inner}"
+            self._keep(f"{place}/{inside}", content, "references")
+        self.references[taken.name] = f"{place}/{taken.path.name}"
+
+    def _keep(self, name: str, content: bytes, field: str, *, executable: bool = False) -> None:
+        self._bytes += len(content)
         if self._bytes > MAX_TOTAL_BYTES:
             raise UserError(
                 f"{field}: the task's files have more than {MAX_TOTAL_BYTES} bytes together, the most accepted"
             )
         if len(self.content) >= MAX_FILES:
             raise UserError(f"{field}: the task names more than {MAX_FILES} files, the most accepted")
-        try:
-            self.content[name] = (source.read_bytes(), os.access(source, os.X_OK))
-        except OSError as error:
-            raise UserError(f"{field}: {source} cannot be read ({error.strerror})") from None
+        self.content[name] = (content, executable)
 
     def add_folder(self, source: Path, name: str, field: str, most: int) -> None:
         if not source.is_dir():

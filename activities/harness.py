@@ -17,7 +17,7 @@ from temporalio import activity
 from activities.devices import LocalDevice, visible_to
 from activities.process import Completed, clean_environment, has_ended, run_process
 from activities.settings import Settings
-from kernels.harness.requests import Build, Judge, LockGate, Measure, Refusal, Reply, RunProgram
+from kernels.harness.requests import Build, Inspect, Refusal, Reply, Request
 from specs import errors
 
 COMMAND = (sys.executable, "-m", "kernels.harness", "serve")
@@ -65,16 +65,14 @@ class Harness:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    async def ask(
-        self, request: LockGate | Build | Judge | Measure | RunProgram, expected: type[ResultT], folder: Path
-    ) -> ResultT:
+    async def ask(self, request: Request, expected: type[ResultT], folder: Path) -> ResultT:
         """Raises Refused when the harness refuses, RunnerLost when it is killed, Unanswered when it ends by itself.
 
-        Inside an activity, the process sees no GPU but that of the activity's queue; a build needs none.
+        Inside an activity, the process sees no GPU but that of the activity's queue; a build or a listing needs none.
         """
         request_path, reply_path = folder / "request.json", folder / "reply.json"
         request_path.write_text(request.model_dump_json())
-        environment = clean_environment() if isinstance(request, Build) else self.environment()
+        environment = clean_environment() if isinstance(request, Build | Inspect) else self.environment()
         done = await run_process([*self._command, request_path, reply_path], cwd=PROJECT, env=environment)
         try:
             reply = Reply.model_validate_json(reply_path.read_bytes())
@@ -99,7 +97,7 @@ def _no_reply(kind: str, done: Completed) -> errors.FerretError:
     # 128 + n is signal n; a reply that did not fit on the disk is the machine's trouble too.
     if done.code >= 128 or last.startswith(("OSError", "MemoryError")):
         return errors.RunnerLost(f"{what}: {last}")
-    if kind in ("build", "run_program"):  # nothing of the gate is loaded for these
+    if kind in ("build", "run_program", "inspect"):  # nothing of the gate is loaded for these
         return Unanswered(f"{what}; the harness ended it: {last}", "InternalError")
     return Unanswered(f"{what}; reference.py or the harness ended it: {last}", errors.GateError.__name__)
 

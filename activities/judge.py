@@ -60,8 +60,12 @@ async def judge_library(
     source: BlobRef | None = None,
     role: Literal["candidate", "baseline"] = "candidate",
     held_out: bool = False,
+    scope: Literal["full", "public"] = "full",
 ) -> Verdict:
-    """One gate process, one verdict on exactly this library by exactly this gate."""
+    """One gate process, one verdict on exactly this library by exactly this gate.
+
+    With scope "public" it is a quick look at the configs alone: a verdict that says so, and that no iteration takes.
+    """
     with workshop.harness.folder() as folder:
         name = f"kernel{bundle.task.language.suffix}"
         language = bundle.baseline_language if role == "baseline" else bundle.task.language
@@ -74,9 +78,12 @@ async def judge_library(
             role=role,
             builds=workshop.settings.builds,
             held_out=held_out,
+            scope=scope,
             sandbox=workshop.settings.isolation(sandbox),
         )
         verdict = (await workshop.harness.ask(request, requests.Judged, folder)).verdict
     if (verdict.library, verdict.gate) != (library.sha256, lock.digest):
         raise RunnerLost("the verdict is about another library or another gate than was asked for")
+    if verdict.scope != scope:
+        raise RunnerLost(f"the verdict is on the {verdict.scope} cases; the {scope} ones were asked for")
     return verdict

@@ -11,7 +11,7 @@ from activities.build import build_baseline
 from activities.bundle import Bundle
 from activities.heartbeat import HEARTBEAT, at_work
 from activities.options import PATIENT, WAIT, Options
-from activities.runnable import refuse_unrunnable
+from activities.runnable import need_model, refuse_unrunnable
 from activities.workshop import Workshop
 from kernels.harness import requests
 from specs.outcomes import BlobRef, Value
@@ -43,23 +43,22 @@ class GateLocking:
             with self._workshop.harness.folder() as folder:
                 bundle = await self._workshop.bundle(given.bundle)
                 refuse_unrunnable(bundle.task)
-                request = requests.LockGate(task=bundle.task, gate=bundle.gate)
-                locked = await self._workshop.harness.ask(request, requests.Locked, folder)
-                if locked.uncalibrated:
-                    locked = await self._calibrated(request, bundle, given.sandbox, folder)
-                return LockGateResult(lock=locked.lock)
+                need_model(bundle.task, self._workshop.settings)
+                return LockGateResult(lock=await locked_gate(self._workshop, bundle, given.sandbox, folder))
 
-    async def _calibrated(
-        self, request: requests.LockGate, bundle: Bundle, sandbox: requests.Sandbox, folder: Path
-    ) -> requests.Locked:
-        """The same gate with the limits that the baseline's own error gives."""
-        workshop = self._workshop
-        built = await build_baseline(workshop, bundle, folder)
-        with_baseline = request.model_copy(
-            update={
-                "baseline": await workshop.library(built, bundle.baseline_language),
-                "builds": workshop.settings.builds,
-                "sandbox": workshop.settings.isolation(sandbox),
-            }
-        )
-        return await workshop.harness.ask(with_baseline, requests.Locked, folder)
+
+async def locked_gate(workshop: Workshop, bundle: Bundle, sandbox: requests.Sandbox, folder: Path) -> requests.GateLock:
+    """Hashed and admitted; where the gate asks for it, with the limits that the baseline's own error gives."""
+    request = requests.LockGate(task=bundle.task, gate=bundle.gate)
+    locked = await workshop.harness.ask(request, requests.Locked, folder)
+    if not locked.uncalibrated:
+        return locked.lock
+    built = await build_baseline(workshop, bundle, folder)
+    with_baseline = request.model_copy(
+        update={
+            "baseline": await workshop.library(built, bundle.baseline_language),
+            "builds": workshop.settings.builds,
+            "sandbox": workshop.settings.isolation(sandbox),
+        }
+    )
+    return (await workshop.harness.ask(with_baseline, requests.Locked, folder)).lock

@@ -62,6 +62,8 @@ async def measure_library(
     baseline: BlobRef,
     candidate: BlobRef,
     champion: BlobRef | None = None,
+    *,
+    max_seconds: float = SAMPLING_S,
 ) -> MeasureOutcome:
     """One gate process; the raw samples are kept in the store."""
     language = bundle.task.language
@@ -76,7 +78,7 @@ async def measure_library(
             builds=workshop.settings.builds,
             samples=folder / "samples.json",
             sandbox=workshop.settings.isolation(sandbox),
-            max_seconds=SAMPLING_S,
+            max_seconds=max_seconds,
             device_wait_s=LOCK_WAIT_S,
         )
         measured = await workshop.harness.ask(request, requests.Measured, folder)

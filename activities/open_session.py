@@ -14,6 +14,7 @@ from kernels.harness.requests import GateLock, Sandbox
 from specs.dialogue import Chapter, Mode, Role, Workspace
 from specs.history import Champion
 from specs.outcomes import BaselineTimes, BlobRef, Stage, Value
+from specs.schema import Model
 
 OPTIONS = Options(
     start_to_close_timeout=timedelta(minutes=2),  # a few blobs are read and two are written
@@ -29,6 +30,7 @@ class OpenSessionInput(Value):
     role: Role
     mode: Mode = Mode.IMPROVE
     stage: Stage
+    model: Model | None = None  # the command line may have named another one than the task; None: the task's
     bundle: BlobRef
     sandbox: Sandbox
     lock: GateLock | None = None
@@ -41,6 +43,8 @@ class OpenSessionInput(Value):
     script_position: int = 0
     workspace: Workspace = Workspace()  # kernel None: the champion's, else the seed's
     subject: Subject | None = None  # a reviewer's
+    feedback: str = ""  # what a reviewer or a person has against a draft or a plan
+    began: Workspace | None = None  # as the conversation did; None: this is its beginning
     earlier: Chapter | None = None  # the epoch before of this same conversation
     because: str = ""  # why that one could not go on
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 GUARD = Path(__file__).with_name("guard.py")
 TAIL_BYTES = 16_384
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+# ANTHROPIC_CUSTOM_HEADERS may carry a key and does not sound like one.
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|^ANTHROPIC_", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from html import escape
 
 from activities.summary import RunSummary
 from specs.history import HistoryLine
-from specs.outcomes import ConfigMeasurement, Ending, SelfReported, labelled
+from specs.outcomes import Charge, ConfigMeasurement, Ending, SelfReported, labelled
 
 WIDTH = 860
 _COLOURS = {
@@ -46,7 +46,8 @@ def render(summary: RunSummary) -> str:
         _section(labelled("Score over the iterations", summary.standing), _scores(summary.history)),
         _section("Timeline", _timeline(summary.history)),
         _section(labelled("Iterations", summary.standing), _iterations(summary.history)),
-        _section("Cost and provenance", _provenance(summary)),
+        _section("Cost", _costs(summary)),
+        _section("Provenance", _provenance(summary)),
     ]
     told = summary.outcome.removesuffix(f" ({summary.standing})")
     title = escape(labelled(f"{summary.task}: {told}", summary.standing))
@@ -252,13 +253,42 @@ def _iterations(history: Sequence[HistoryLine]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
+def _costs(summary: RunSummary) -> str:
+    """Tokens by class and USD of each iteration, the sum so far beside them; the run's own sum in the last line."""
+    if not summary.charge.calls:
+        return "<p>No model was asked.</p>"
+    rows, tokens, usd = [], 0, 0.0
+    known = True
+    for line in summary.history:
+        if line.charge is None:
+            continue
+        tokens += line.charge.tokens
+        usd += line.charge.usd or 0.0
+        known = known and line.charge.usd is not None
+        rows.append(_cost_row(line.version, line.charge, tokens, usd if known else None))
+    # More than the lines above where a gate was written first, or a conversation came to no iteration.
+    rows.append(_cost_row("the whole run", summary.charge, summary.charge.tokens, summary.charge.usd))
+    names = ("calls", "in", "written to cache", "from cache", "out", "USD", "tokens so far", "USD so far")
+    head = "<th></th>" + "".join(f'<th class="n">{name}</th>' for name in names)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _cost_row(name: str, charge: Charge, tokens: int, usd: float | None) -> str:
+    counts = (charge.calls, charge.input_tokens, charge.cache_write_tokens, charge.cache_read_tokens)
+    cells = [f"{count:,}" for count in (*counts, charge.output_tokens)]
+    cells += [_usd(charge.usd), f"{tokens:,}", _usd(usd)]
+    return f"<tr><td>{escape(name)}</td>" + "".join(f'<td class="n">{cell}</td>' for cell in cells) + "</tr>"
+
+
+def _usd(usd: float | None) -> str:
+    return "unknown price" if usd is None else f"{usd:.4f}" if 0 < usd < 1 else f"{usd:.2f}"
+
+
 def _provenance(summary: RunSummary) -> str:
-    charge, acceptance = summary.charge, summary.acceptance
-    cost = "unknown price" if charge.usd is None else f"{charge.usd:.2f} USD"
+    acceptance = summary.acceptance
     rows = [
         ("run", summary.run_id),
         ("started, ended", f"{summary.started:%Y-%m-%d %H:%M:%S} to {summary.ended:%Y-%m-%d %H:%M:%S} UTC"),
-        ("tokens", f"{charge.input_tokens} in, {charge.output_tokens} out, {cost}"),
         ("stage at the end", summary.stage),
         ("acceptance", f"{acceptance.version}: {acceptance.reason}" if acceptance else "did not come to it"),
         ("baseline says it is", summary.baseline.description if summary.baseline else ""),

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from activities.devices import detect
+from activities.settings import Settings
 from kernels.harness import toolchain
 from specs.errors import UserError
 from specs.schema import Harness, Language, Provider, Task
 
 Location = tuple[str | int, ...]
-PROVIDERS = (Provider.SCRIPTED,)
+# What a provider needs beside the package anthropic: a module, what is installed for it, and the extra that does it.
+PACKAGES = {
+    Provider.BEDROCK: ("boto3", "boto3", "bedrock"),
+    Provider.VERTEX: ("google.auth", "google-auth", "vertex"),
+    Provider.TUNE: ("optuna", "optuna", "tune"),
+}
 
 
-def obstacles(task: Task) -> Iterator[tuple[Location, str]]:
-    """Why this version cannot run the task, on this machine's packages: fields, and what is accepted there."""
+def obstacles(task: Task, folder: Path | None = None) -> Iterator[tuple[Location, str]]:
+    """Why this version cannot run the task, on this machine's packages: fields, and what is accepted there.
+
+    `folder` is what the task's paths are relative to; a bundle's are absolute. No key of a model has to be there.
+    """
     if not buildable(task):
         accepted = ", ".join(sorted(language.value for language in toolchain.TOOLCHAINS))
         yield ("language",), f"{task.language.value!r} cannot be built by this version; accepted: {accepted}"
         return  # the rest is about a build
     yield from _unreported(task) if task.harness is Harness.SELF_CONTAINED else _ungated(task)
-    if task.model.provider not in PROVIDERS:
-        accepted = ", ".join(provider.value for provider in PROVIDERS)
-        given = task.model.provider.value
-        yield ("model", "provider"), f"{given!r} is not available in this version; accepted: {accepted}"
+    yield from _unreached(task)
+    yield from _unreadable(task, folder)
+    if (unpriced := _unpriced(task)) is not None:
+        yield ("budget", "max_usd"), unpriced
     for at, flags in (
         (("build", "flags"), task.build.flags),
         (("build", "production_flags"), task.build.production_flags),
@@ -39,11 +49,18 @@ def obstacles(task: Task) -> Iterator[tuple[Location, str]]:
 
 def _ungated(task: Task) -> Iterator[tuple[Location, str]]:
     """What a task lacks to be judged and timed."""
-    if task.gate is None:
+    provider = task.model.provider
+    if task.gate is None and not (provider.is_model or provider is Provider.REPLAY):
         yield (
             ("gate",),
-            "none given; a gate folder is needed: this version does not write gates (a program with its own main and "
-            "reference runs with harness: self_contained)",
+            f"none given; a gate folder is needed: provider {provider.value!r} writes none (a program with its own "
+            "main and reference runs with harness: self_contained)",
+        )
+    elif task.gate is None and not task.canonical:
+        yield (
+            ("gate",),
+            "none given; accepted: a gate folder, or canonical: the files that say what is right, from which a gate is "
+            "written (a program with its own main and reference runs with harness: self_contained)",
         )
     if task.interface is None:
         yield ("interface",), "none given; the function that every candidate exports is needed"
@@ -59,6 +76,70 @@ def _unreported(task: Task) -> Iterator[tuple[Location, str]]:
     if strangers := [key for key in task.output.result_keys if key not in names]:
         accepted = ", ".join(sorted(names)[:12])
         yield ("output", "result_keys"), f"{strangers[0]!r} is the name of no config; accepted: {accepted}"
+
+
+def _unreached(task: Task) -> Iterator[tuple[Location, str]]:
+    """What stands between the task and its provider, keys aside."""
+    from activities.llm.profiles import address_problem
+
+    provider = task.model.provider
+    if provider in PACKAGES:
+        module, package, extra = PACKAGES[provider]
+        if not _installed(module):
+            yield (
+                ("model", "provider"),
+                f"{provider.value!r} needs the package {package}: pip install 'ferret[{extra}]'",
+            )
+    if (problem := address_problem(task.model)) is not None:
+        yield ("model", "base_url"), problem
+
+
+def _unreadable(task: Task, folder: Path | None) -> Iterator[tuple[Location, str]]:
+    """A recording that cannot be played; one that is not there is told with the other files."""
+    if task.model.provider is not Provider.REPLAY or task.model.recording is None:
+        return
+    from activities.llm.replay import read_recording
+
+    path = (folder or Path()) / task.model.recording
+    if (folder is not None or path.is_absolute()) and path.is_file():
+        try:
+            read_recording(path.read_bytes())
+        except UserError as error:
+            yield ("model", "recording"), f"{task.model.recording}: {error}"
+
+
+def _unpriced(task: Task) -> str | None:
+    """Why a limit in USD could not be kept; raises UserError for a price file that cannot be used."""
+    model = task.model
+    if task.budget.max_usd is None or not model.provider.is_model or model.provider is Provider.LOCAL:
+        return None
+    from activities.llm.prices import Prices, known
+
+    prices = Prices.of(Settings.from_env())
+    asked = (model.optimizer, model.reviewer, model.gate_writer if task.gate is None else None)
+    names = dict.fromkeys(name for name in asked if name is not None and not known(name, free=False, prices=prices))
+    if not names:
+        return None
+    return (
+        f"{task.budget.max_usd:g} USD cannot be kept: nobody knows the price of {', '.join(names)}; accepted: "
+        "max_tokens instead, or its prices in the file that FERRET_PRICES names, here and at the worker"
+    )
+
+
+def refuse_unpriced(task: Task) -> None:
+    """Raises UserError when budget.max_usd cannot be kept: for a limit or a model that the command line gives."""
+    if (unpriced := _unpriced(task)) is not None:
+        raise UserError(f"budget.max_usd: {unpriced}")
+
+
+def need_model(task: Task, settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
+    """Raises UserError when this environment, the worker's, lacks what its models need: a key, a region, prices."""
+    if task.model.provider.is_model:
+        from activities.llm.prices import Prices
+        from activities.llm.profiles import reached
+
+        reached(task.model, environ)
+        Prices.of(settings)
 
 
 def buildable(task: Task) -> bool:

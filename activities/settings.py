@@ -24,21 +24,26 @@ class Settings:
     store: str  # URL of the blob store
     sandbox: Sandbox = "preferred"
     build_id: str | None = None  # given: the worker takes part in Temporal's worker versioning under this id
+    prices: Path | None = None  # absolute; a file of prices that win over the bundled ones
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Settings:
-        """FERRET_HOME, FERRET_STORE, FERRET_SANDBOX, FERRET_BUILD_ID; raises UserError for a value not accepted."""
+        """FERRET_HOME, _STORE, _SANDBOX, _BUILD_ID and _PRICES; raises UserError for a value not accepted."""
         home = Path(environ.get("FERRET_HOME") or ".ferret").expanduser().absolute()
         if home.exists() and not home.is_dir():
             raise UserError(f"FERRET_HOME is {home}, which is not a folder; accepted: a folder, made when missing")
         sandbox = environ.get("FERRET_SANDBOX") or "preferred"
         if sandbox not in get_args(Sandbox):
             raise UserError(f"FERRET_SANDBOX is {sandbox!r}; accepted: {', '.join(get_args(Sandbox))}")
+        prices = Path(environ["FERRET_PRICES"]).expanduser().absolute() if environ.get("FERRET_PRICES") else None
+        if prices is not None and not prices.is_file():
+            raise UserError(f"FERRET_PRICES is {prices}, which is not a file; accepted: a YAML file of prices")
         return cls(
             home=home,
             store=environ.get("FERRET_STORE") or _store_in(home),
             sandbox=cast(Sandbox, sandbox),
             build_id=environ.get("FERRET_BUILD_ID") or None,
+            prices=prices,
         )
 
     @property

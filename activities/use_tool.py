@@ -31,6 +31,7 @@ class UseToolInput(Value):
     head: BlobRef  # the message that holds the call
     call: ToolCall
     workspace: Workspace
+    run: bool = True  # False: one call too many of its message, answered as not run
 
 
 class ToolOutcome(Value):

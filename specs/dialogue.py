@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from specs.outcomes import BlobRef, Charge, Review, Value
+from specs.outcomes import BlobRef, Charge, Value
 from specs.outcomes import Chapter as Chapter
 from specs.outcomes import Question as Question
 from specs.outcomes import Quote as Quote
+from specs.outcomes import Review as Review
 from specs.outcomes import Role as Role
 
 Brief = Annotated[str, StringConstraints(max_length=300)]
@@ -64,6 +65,7 @@ class Workspace(Value):
     notes: BlobRef | None = None  # specs.notes.Notes
     profile: BlobRef | None = None  # the last profile that was taken: activities.agents.profiles.Profile
     gate: BlobRef | None = None  # the gate writer's draft: activities.agents.draft.Draft
+    admitted: BlobRef | None = None  # the last draft that let no mutant through and that the baseline passed
 
 
 class Submitted(Value):

@@ -5,6 +5,7 @@ FerretError
 │   └── SpecError        a task file with one or more problems
 ├── GateError            the gate cannot be used: never retried
 │   └── GateTampered     a gate file no longer has the content that was locked
+├── ModelError           a model's server gave no finished message; says itself whether a retry can help
 └── MachineError         a machine or a service failed, not the candidate: worth retrying
     ├── DeviceBusy       another process holds the device
     ├── RunnerLost       the runner or the gate process was killed from outside
@@ -17,6 +18,7 @@ it is an outcome (see specs.outcomes).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal
 
 
@@ -74,3 +76,47 @@ class RunnerLost(MachineError):
 
 class StoreError(MachineError):
     """The blob store refused a read or a write (disk full, unreachable, content not matching its digest)."""
+
+
+class ModelFault(StrEnum):
+    """Why a model's server gave no finished message."""
+
+    RATE_LIMITED = "rate_limited"
+    OVERLOADED = "overloaded"
+    SERVER_ERROR = "server_error"
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    BAD_RESPONSE = "bad_response"  # it said that all is well, but what came is no finished message
+    SPEND_LIMIT = "spend_limit"  # looks like a rate limit, and no waiting helps
+    INVALID_REQUEST = "invalid_request"
+    TOO_LARGE = "too_large"  # the transcript does not fit: a conversation can begin anew
+    AUTH = "auth"
+    BILLING = "billing"
+    PERMISSION = "permission"
+    NOT_FOUND = "not_found"
+    CONFIG = "config"  # an address, a header or credentials that no request can be made with
+    BUG = "bug"  # ours: no request was made
+
+
+class ModelError(FerretError):
+    """A model's server gave no finished message."""
+
+    def __init__(
+        self,
+        kind: ModelFault,
+        message: str,
+        *,
+        retryable: bool,
+        delay: float | None = None,  # seconds, where the server has named them
+        attempt_cap: int | None = None,  # retryable, but no more often than this
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.retryable = retryable
+        self.delay = delay
+        self.attempt_cap = attempt_cap
+
+    @property
+    def name(self) -> str:
+        """What Temporal, and so the workflow, knows it by."""
+        return f"Model.{self.kind.value}"

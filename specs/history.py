@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from specs.outcomes import BlobRef, Ending, Origin, Stage, Value
+from specs.outcomes import BlobRef, Chapter, Charge, Ending, Origin, Stage, Value
 
 
 class Champion(Value):
@@ -36,8 +36,18 @@ class HistoryLine(Value):
     gain: float | None = None
     ratios: dict[str, float] = Field(default_factory=dict)
     seconds: float = 0.0
+    chapters: tuple[Chapter, ...] = ()  # every conversation of the iteration, to be read back
+    charge: Charge | None = None  # what its models cost; None: no model was asked
     standing: Literal["self-reported"] | None = None  # given when score and ratios are the program's own words
 
     @property
     def is_win(self) -> bool:
         return self.ending is Ending.WIN
+
+
+class Tried(Value):
+    """One setting of a parameter search, and what came of it."""
+
+    label: str  # `tune MR=6 NR=16`
+    score: float | None = None  # ratio to the baseline; None: it has none
+    gain: float | None = None  # over the champion of that moment

@@ -10,9 +10,10 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from specs import references
 from specs.checks import cross_check
 from specs.document import Location, dotted, read_document
-from specs.errors import Problem, SpecError
+from specs.errors import Problem, SpecError, UserError
 from specs.near_miss import lift
 from specs.schema import Task
 from specs.wording import problems_of
@@ -34,8 +35,25 @@ class LoadedTask:
         return self.path.parent / rel
 
     def check_files(self) -> list[Problem]:
-        """What the task names and the disk has not, or has as something else. `references` are not looked at."""
+        """What the task names and the disk has not, or has as something else; not `references`."""
         return [self.problem(at, message) for at, message in self._file_problems()]
+
+    def reference(self, entry: str, root: Path = references.ROOT) -> references.Reference:
+        """What there is to read of one of the task's references. Raises UserError for a link out of the repository."""
+        closed = None if self.task.gate is None else self.resolve(self.task.gate)
+        return references.gather(entry, self.path.parent, root, closed)
+
+    def check_references(self, root: Path = references.ROOT) -> list[Problem]:
+        """What the optimiser does without, a warning each: public tasks name sources that only their authors have."""
+        found = []
+        for index, entry in enumerate(self.task.references):
+            at: Location = ("references", index)
+            try:
+                if trouble := self.reference(entry, root).trouble:
+                    found.append(self.problem(at, trouble, "warning"))
+            except UserError as error:
+                found.append(self.problem(at, str(error)))
+        return found
 
     def problem(self, at: Location, message: str, severity: Literal["error", "warning"] = "error") -> Problem:
         """One thing wrong with the field `at`, with the file as it was given and the nearest line."""
@@ -59,6 +77,14 @@ class LoadedTask:
                 yield ("model", "script"), f"{shown}; a folder of {suffix} candidates is needed"
             elif not any(entry.suffix == suffix for entry in _files(script)):
                 yield ("model", "script"), f"{task.model.script!r} holds no {suffix} file; at least one is needed"
+        if task.model.recording is not None and not _is_file(self.resolve(task.model.recording)):
+            yield ("model", "recording"), self._want_file(task.model.recording)
+        for index, entry in enumerate(task.canonical):
+            found = references.resolve(entry, self.path.parent)
+            if found is None:
+                yield ("canonical", index), f"{entry!r} is neither beside the task nor in {references.FOLDER}/"
+            elif not _is_file(found):
+                yield ("canonical", index), f"{entry!r} is a folder; a file is needed"
         if task.acceptance is not None:
             yield from self._command_problems(task.acceptance.command[0])
 

@@ -64,6 +64,11 @@ def lift(document: Document) -> Lifted:
     return lifted
 
 
+def _may_be_nothing(block: type[Block], key: str) -> bool:
+    field = block.model_fields[key]
+    return type(None) in get_args(field.annotation) and field.default is not None
+
+
 def _block(
     block: type[Block], given: Mapping[str, Any], at: Location, document: Document, lifted: Lifted
 ) -> dict[str, Any]:
@@ -72,8 +77,9 @@ def _block(
     for key, value in given.items():
         place, shown = (*at, key), repr(key[:LONGEST])
         if key in known:
-            # A key with nothing behind it (every hint commented out, say) is a key left out.
-            if value is not None:
+            # A key with nothing behind it (every hint commented out, say) is a key left out; but for one that may be
+            # nothing and is something otherwise, nothing is what was said.
+            if value is not None or _may_be_nothing(block, key):
                 data[key] = _known(block_of(block.model_fields[key].annotation), value, place, document, lifted)
         elif meant := near_miss(key, [name for name in known if name not in given]):
             lifted.meant.add((*at, meant))

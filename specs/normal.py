@@ -10,7 +10,7 @@ import tokenize
 from specs.schema import Language
 
 # In this order: whatever starts first wins, so `//` inside a string is no comment and a quote in a comment no string.
-_TOKEN = re.compile(
+TOKEN = re.compile(
     r"""
     (?P<raw>(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)")
   | (?P<comment>//(?:\\\r?\n|[^\n])*|/\*.*?(?:\*/|\Z))
@@ -41,7 +41,7 @@ def _fold_c(text: str) -> str:
     previous = "newline"  # kind of the last token written
     gap = False  # white space or a comment came after it
     directive = False
-    for match in _TOKEN.finditer(text):
+    for match in TOKEN.finditer(text):
         kind = str(match.lastgroup if match.lastgroup != "fence" else "raw")
         text_of = match[0]
         if kind in ("space", "comment", "splice"):

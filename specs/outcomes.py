@@ -6,6 +6,7 @@ positive time is a time. Times are microseconds (`_us`), sizes bytes, ratios bas
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -140,6 +141,17 @@ class Failure(Value):
     message: str
     metrics: Metrics | None = None
 
+    @property
+    def told(self) -> str:
+        """Kind, case, tensor and what the judge says, in one sentence; what it says itself is not said twice."""
+        kind, tensor = self.kind.value.replace("_", " "), self.first_failing_stage
+        where = f" at {tensor}" if tensor and not re.search(rf"\b{re.escape(tensor)}\b", self.message) else ""
+        case, colon, said = self.message.partition(": ")
+        # The judge puts the case and the distribution of its inputs in front: `n1024 (normal): c differs ...`.
+        if colon and (case == self.case or case.startswith(f"{self.case} (")):
+            return f"{kind} in case {case}{where}: {said}"
+        return f"{kind} in case '{self.case}'{where}: {self.message}"
+
 
 class Verdict(Value):
     """What the gate process decided. Only a passed verdict may be followed by a measurement."""
@@ -153,6 +165,7 @@ class Verdict(Value):
     sandbox: str = "off"  # what isolation really held: "bubblewrap", "process" or "off"
     memory_check: str = ""  # what the sanitizers looked at, or why they did not: "passed: ...", "not checked: ..."
     seconds: float = Field(ge=0, default=0.0, allow_inf_nan=False)
+    scope: Literal["full", "public"] = "full"  # public: a quick look for an optimiser, on which nothing may be built
 
     @model_validator(mode="after")
     def _failure_means_refused(self) -> Self:
@@ -348,6 +361,17 @@ class Charge(Value):
         """All of them, however cheap: what `budget.max_tokens` counts."""
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens + self.output_tokens
 
+    def __add__(self, other: Charge) -> Charge:
+        known = self.usd is not None and other.usd is not None
+        return Charge(
+            input_tokens=self.input_tokens + other.input_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            calls=self.calls + other.calls,
+            usd=(self.usd or 0.0) + (other.usd or 0.0) if known else None,
+        )
+
 
 # ---------------------------------------------------------------- iteration
 
@@ -412,6 +436,8 @@ class Iteration(Value):
             raise ValueError("what a program reports of itself stands beside no verdict and no measurement")
         if self.self_reported is not None and (self.build is None or not self.build.ok):
             raise ValueError("a program that was not built cannot report")
+        if self.verdict is not None and self.verdict.scope != "full":
+            raise ValueError("a judgement on the public cases alone is no verdict of an iteration")
         if self.measurement is not None and (self.verdict is None or not self.verdict.passed):
             raise ValueError("a kernel that has not passed the judge cannot carry a measurement")
         if self.verdict is not None and (self.build is None or not self.build.ok):
@@ -444,4 +470,6 @@ class Acceptance(Value):
     def _one_kind_of_evidence(self) -> Self:
         if self.self_reported is not None and (self.verdict is not None or self.measurement is not None):
             raise ValueError("what a program reports of itself stands beside no verdict and no measurement")
+        if self.verdict is not None and self.verdict.scope != "full":
+            raise ValueError("a judgement on the public cases alone accepts nothing")
         return self

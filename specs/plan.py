@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from specs.outcomes import SELF_REPORTED, Digest, Value
-from specs.schema import Budget, Harness, Language, Model, Scoring, Search, StageGate, Task
+from specs.schema import Budget, Harness, Language, Model, Provider, Scoring, Search, StageGate, Task
 
 
 class ConfigTarget(Value):
@@ -29,6 +29,8 @@ class Plan(Value):
     budget: Budget
     seeded: bool  # the task ships a seed, which is the run's first candidate
     harness: Harness = Harness.GATE
+    gated: bool = True  # False: a gate is written first
+    approve_gate: bool = False  # by a person, before it is locked
 
     @classmethod
     def of(cls, task: Task, digest: str) -> Plan:
@@ -50,12 +52,24 @@ class Plan(Value):
             budget=task.budget,
             seeded=task.seed is not None,
             harness=task.harness,
+            gated=task.gate is not None or task.harness is Harness.SELF_CONTAINED,
+            approve_gate=task.approve_gate,
         )
 
     @property
     def queue(self) -> str:
         """Task queue of the machines that have this device: `ferret-cpu`, `ferret-h200`."""
         return f"ferret-{self.gpu.strip().lower()}"
+
+    @property
+    def thinks(self) -> bool:
+        """Whether an optimiser is asked that learns from what was tried: a model, or the recording of one."""
+        return self.model.provider.is_model or self.model.provider is Provider.REPLAY
+
+    @property
+    def reviewed(self) -> bool:
+        """Whether a win needs a reviewer's verdict."""
+        return self.thinks and self.model.reviewer is not None
 
     @property
     def self_contained(self) -> bool:

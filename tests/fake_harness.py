@@ -106,6 +106,7 @@ def judge(request: dict[str, Any]) -> dict[str, Any]:
     library = Path(request["library"]).read_bytes()
     verdict: dict[str, Any] = {
         "passed": True, "library": sha(library), "gate": request["lock"]["digest"], "cases": 7, "sandbox": "off",
+        "scope": request["scope"],
     }  # fmt: skip
     if b"fake: wrong;" in library or (b"fake: wrong when held out;" in library and request["held_out"]):
         verdict |= {"passed": False, "failure": failure("wrong", "the fake judge says 3.0 where 4.0 is right")}

@@ -17,14 +17,19 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from temporalio import workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
 import client
+from activities.agents import transcript
+from activities.agents.draft import Draft
 from activities.devices import Claims, LocalDevice
 from activities.devserver import living_server
 from activities.settings import Settings
+from activities.store import Store
 from activities.workshop import Workshop
+from specs.outcomes import Chapter, Charge, Ending, Role
 from tests.fakes import (
     GATE,
     PATIENCE_S,
@@ -38,9 +43,10 @@ from tests.fakes import (
     until,
     write_task,
 )
+from tests.run_values import make_line, make_status
 from worker import WORKFLOWS, device_activities, plan_activities
 from workflows.console.local import living_worker
-from workflows.state import WORKFLOW_QUEUE, Phase
+from workflows.state import WORKFLOW_QUEUE, GateApproval, HistoryLine, Phase, Status, WrittenGate
 
 ROOT = Path(__file__).parents[1]
 CLIENT = ROOT / "client.py"
@@ -211,6 +217,11 @@ async def test_help_and_validate_load_nothing_heavy(tmp_path: Path, words: list[
         (["best", "-o", "."], "-o . is a folder"),
         (["hint", "one", "two", "three"], "hint takes [RUN] TEXT; 3 words given"),
         (["diff", "v001"], "diff takes [RUN] A B; 1 words given"),
+        (["transcript", "run", "a001", "more"], "transcript takes [RUN] [ITERATION]; 3 words given"),
+        (["recording", "run"], "Missing option '-o'"),
+        (["recording", "-o", "."], "-o . is a folder"),
+        (["approve-gate", "--refuse"], "approve-gate --refuse needs --reason TEXT"),
+        (["refs", "absent.yaml"], "absent.yaml: no such file"),
         (["extend"], "extend needs what to add"),
         (["extend", "--minutes", "nan"], "extend: --minutes is nan; accepted: a number above 0, up to"),
         (["extend", "--minutes", "1e400"], "extend: --minutes is inf; accepted: a number above 0, up to"),
@@ -251,12 +262,12 @@ async def test_without_a_server_two_ways_to_get_one_are_named(tmp_path: Path, wo
     assert "TEMPORAL_ADDRESS" in complaint
 
 
-async def test_a_provider_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    """A task for an optimiser that this version lacks does not even look for a server."""
-    write_task(tmp_path, [kernel("ratio 1")], model={"provider": "tune"})
+async def test_an_optimiser_that_cannot_propose_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """A task with a recording that is none does not even look for a server."""
+    write_task(tmp_path, [kernel("ratio 1")], model={"provider": "replay", "recording": "baseline.cpp"})
     answer = await command("start", "task.yaml", env=environment(tmp_path / "home"), cwd=tmp_path)
 
-    assert "'tune' is not available" in answer.complaint
+    assert re.match(r"error: task\.yaml:\d+: model\.recording: baseline\.cpp: ", answer.complaint)
 
 
 async def test_a_task_with_missing_files_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -273,7 +284,7 @@ async def test_a_task_with_missing_files_is_refused_before_anything_runs(tmp_pat
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"gate": None}, "gate: none given; a gate folder is needed: this version does not write gates"),
+        ({"gate": None}, "gate: none given; a gate folder is needed: provider 'scripted' writes none"),
         ({"interface": None}, "interface: none given; the function that every candidate exports is needed"),
         ({"baseline": {"source": "x"}}, "baseline.program: none given; a source file to time against is needed"),
         (
@@ -401,6 +412,113 @@ async def test_validate_prints_every_problem_of_every_file(tmp_path: Path) -> No
     assert "error: absent.yaml: no such file" in answer.err
     assert "error: .: is a folder" in answer.err
     assert "3 of 4 task files have errors" in answer.err
+
+
+# ---------------------------------------------------------------- references
+
+
+def test_every_reference_of_the_shipped_tasks_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """Counted by source; nothing to complain about."""
+    assert client.main(["refs"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    together = re.search(r"^together +(\d+)$", printed.out, re.MULTILINE)
+    assert together is not None
+    assert int(together[1]) >= 8
+
+
+def test_a_missing_reference_is_exit_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Named with its task and line; those that are there are counted all the same."""
+    write_task(tmp_path, [kernel("ratio 1")], references=["baseline.cpp", "resources/nobody-has-this"])
+    monkeypatch.chdir(tmp_path)
+    assert client.main(["refs", "task.yaml"]) == 1
+    printed = capsys.readouterr()
+    assert re.search(r"^task folder +1$", printed.out, re.MULTILINE)
+    assert re.match(r"error: task\.yaml:\d+: references\[1\]: 'resources/nobody-has-this' is neither", printed.err)
+    assert printed.err.endswith("1 of 2 references are not there\n")
+
+
+def test_validate_warns_of_a_missing_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The optimiser can do without, so the file is good."""
+    write_task(tmp_path, [kernel("ratio 1")], references=["resources/nobody-has-this"])
+    monkeypatch.chdir(tmp_path)
+    assert client.main(["validate", "task.yaml"]) == 0
+    assert re.match(r"warning: task\.yaml:\d+: references\[0\]: ", capsys.readouterr().err)
+
+
+# ---------------------------------------------------------------- what models said
+
+
+@workflow.defn(name="OptimizationWorkflow", sandboxed=False)
+class Told:
+    """Answers as a run does that waits with a written gate and has talked to a model."""
+
+    @workflow.init
+    def __init__(self, status: Status, lines: list[HistoryLine]) -> None:
+        self._status, self._lines = status, lines
+        self._approval: GateApproval | None = None
+
+    @workflow.run
+    async def run(self, status: Status, lines: list[HistoryLine]) -> str:
+        await workflow.wait_condition(lambda: self._approval is not None)
+        assert self._approval is not None
+        return self._approval.reason
+
+    @workflow.query
+    def status(self) -> Status:
+        return self._status
+
+    @workflow.query
+    def history(self) -> list[HistoryLine]:
+        return self._lines
+
+    @workflow.update
+    def approve_gate(self, given: GateApproval) -> Status:
+        self._approval = given
+        return self._status
+
+
+async def test_what_was_said_and_written_can_be_read_and_answered(temporal: Client, tmp_path: Path) -> None:
+    """The conversation from the store, the gate before it is locked, and a person's word on it."""
+    store, run_id = Store.of(settings_at(tmp_path / "home")), f"told-{uuid.uuid4().hex[:8]}"
+    head = await transcript.append(store, None, {"role": "user", "content": "make it faster"})
+    chapter = Chapter(role=Role.OPTIMIZER, head=head)
+    draft = Draft(files={"gate.yaml": await store.put(b"contract: c\n")})
+    blob = await store.put(draft.model_dump_json().encode())
+    gate = WrittenGate(bundle=blob, gate=blob, review=None, rounds=1)
+    charge = Charge(input_tokens=300, output_tokens=20, calls=2, usd=0.5)
+    line = make_line(4, "a003", Ending.SLOWER, "tiles", "slower", chapters=(chapter,), charge=charge)
+    status = make_status(run_id=run_id, phase=Phase.AWAITING_APPROVAL, written_gate=gate, charge=charge)
+    env = environment(tmp_path / "home", temporal, FERRET_STORE=store.url)
+    async with Worker(temporal, task_queue=run_id, workflows=[Told]):
+        handle = await temporal.start_workflow(
+            "OptimizationWorkflow", args=[status, [line]], id=run_id, task_queue=run_id
+        )
+        words = (
+            ["transcript", run_id],
+            ["transcript", run_id, "4", "--json"],
+            ["gate", run_id],
+            ["status", run_id],
+            ["recording", run_id, "-o", "run.jsonl"],
+        )
+        said, raw, written, stands, unrecorded = await asyncio.gather(
+            *(command(*one, env=env, cwd=tmp_path) for one in words)
+        )
+        refused = await command("approve-gate", run_id, "--refuse", "--reason", "eps", env=env, cwd=tmp_path)
+
+    assert said.out == "optimizer: 1 messages\n\n[1] user\n    make it faster\n\n", said.err
+    assert json.loads(raw.out) == [{"role": "optimizer", "messages": [{"role": "user", "content": "make it faster"}]}]
+    assert written.out == "# ---------------- gate.yaml\ncontract: c\n", written.err
+    assert "300 in, 0 cached, 20 out, 2 calls" in stands.out
+    # A recording is looked for under the run's first execution, and no file is left where there is none.
+    assert f"run {handle.first_execution_run_id} has no answer of a model" in unrecorded.complaint
+    assert not (tmp_path / "run.jsonl").exists()
+    assert refused.out == f"{run_id}: gate refused; it is written anew\n", refused.err
+    assert await handle.result() == "eps"
 
 
 # ---------------------------------------------------------------- start and watch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specs.outcomes import Charge, Stage
 from specs.plan import Plan
-from workflows.state import BudgetExtension, RunState
+from workflows.state import Allowance, BudgetExtension, RunState
 
 # Beyond these a number is a slip of the finger; all of them fit every integer and clock on their way.
 MOST = {"iterations": 10_000_000, "wall_minutes": 366 * 24 * 60, "tokens": 10**13, "usd": 10**7}
@@ -20,7 +20,7 @@ def why_over(plan: Plan, state: RunState) -> str | None:
         return f"the budget of {counted(budget.max_iterations, 'iteration')} is used up"
     if state.charged_s >= budget.max_wall_minutes * 60:
         return f"the budget of {counted(budget.max_wall_minutes, 'minute')} is used up"
-    if budget.max_tokens is not None and spent.input_tokens + spent.output_tokens >= budget.max_tokens:
+    if budget.max_tokens is not None and spent.tokens >= budget.max_tokens:
         return f"the budget of {budget.max_tokens} tokens is used up"
     if budget.max_usd is not None and spent.usd is not None and spent.usd >= budget.max_usd:
         return f"the budget of {budget.max_usd:g} USD is used up"
@@ -42,14 +42,17 @@ def iterations_done(state: RunState) -> int:
     return state.wins + state.attempts
 
 
-def added(one: Charge, other: Charge) -> Charge:
-    """Sum of two charges; an unknown price makes the sum unknown."""
-    known = one.usd is not None and other.usd is not None
-    return Charge(
-        input_tokens=one.input_tokens + other.input_tokens,
-        output_tokens=one.output_tokens + other.output_tokens,
-        usd=(one.usd or 0.0) + (other.usd or 0.0) if known else None,
-    )
+def allowance(state: RunState, shares: int) -> Allowance:
+    """What one of so many conversations side by side may use, of what is left of the run's budget."""
+    tokens, usd = left(Allowance(tokens=state.budget.max_tokens, usd=state.budget.max_usd), state.charge)
+    return Allowance(tokens=None if tokens is None else tokens // shares, usd=None if usd is None else usd / shares)
+
+
+def left(of: Allowance, spent: Charge) -> tuple[int | None, float | None]:
+    """Tokens and USD that are left; None: no limit. A price that is unknown is not known to leave anything."""
+    tokens = None if of.tokens is None else max(0, of.tokens - spent.tokens)
+    usd = None if of.usd is None else 0.0 if spent.usd is None else max(0.0, of.usd - spent.usd)
+    return tokens, usd
 
 
 def unusable(name: str, value: float, used: float = 0) -> str | None:

@@ -8,7 +8,7 @@ from specs.history import Champion, HistoryLine
 from specs.outcomes import BuildResult, Measurement, Proposal, SelfReported, Verdict, labelled
 from specs.plan import Plan
 from workflows.budget import iterations_done
-from workflows.state import IterationInput, IterationResult, Phase, RunState
+from workflows.state import GateInput, IterationInput, IterationResult, Phase, RunState
 
 LAST = 8  # iterations shown: the details are for a glance, the `history` query has them all
 
@@ -96,6 +96,21 @@ def iteration(
     return "\n\n".join(parts)
 
 
+def gate(given: GateInput, step: str, round_: int, paused: bool) -> str:
+    rows = [
+        ("step", step + (" (paused)" if paused else "")),
+        ("round", str(round_)),
+        ("objections so far", given.feedback),
+    ]
+    return "\n\n".join([f"### The gate of {_cell(given.plan.task)}", _table(("", ""), [row for row in rows if row[1]])])
+
+
+def figures(measurement: Measurement, reason: str) -> str:
+    """What the clock has said of a kernel, for a reviewer."""
+    ratios = ", ".join(f"{one.config} {one.ratio.value:.3f}" for one in measurement.configs[:12])
+    return f"score {measurement.score.value:.3f}; ratios to the baseline: {ratios}; {reason}"[:1000]
+
+
 def _searched(champion: Champion) -> str:
     return f"; search {champion.searched:.4f}" if champion.searched is not None else ""
 
@@ -144,7 +159,7 @@ def _history(lines: Sequence[HistoryLine], standing: str | None) -> str:
 def _cost(state: RunState) -> str:
     charge = state.charge
     price = "price unknown" if charge.usd is None else f"{charge.usd:.2f} USD"
-    return f"{charge.input_tokens + charge.output_tokens} tokens, {price}"
+    return f"{charge.calls} calls, {charge.tokens} tokens ({charge.cache_read_tokens} from a cache), {price}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

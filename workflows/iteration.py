@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Any
 
 from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.common import SearchAttributeUpdate
+from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from activities import build, check_gate, judge, measure, propose, run_program
+    from activities.agents.session import Subject
+    from activities.open_session import OpenSessionInput
     from specs.decision import decide, decide_self_reported
+    from specs.dialogue import Chapter, Mode, Planned, Question, Reviewed, Role, Submitted, Workspace
     from specs.outcomes import (
+        BlobRef,
         BuildResult,
         BuildStatus,
         Charge,
         Ending,
-        Failure,
         Iteration,
         Measurement,
         MeasureOutcome,
+        Origin,
         Proposal,
+        Review,
         SelfReported,
         Verdict,
         labelled,
     )
+    from specs.schema import Provider
     from workflows import details, visibility
+    from workflows.budget import left
     from workflows.ledger import REASON_LENGTH, TRIED_LENGTH
-    from workflows.state import IterationInput, IterationResult
+    from workflows.state import Allowance, IterationInput, IterationResult
 
-from workflows.failures import on_device
+from workflows.conversation import Conversation, Ended
+from workflows.failures import on_device, raise_if_cancelled, words
+from workflows.steps import SteppedWorkflow, StopAsked
 
+PLAN_ROUNDS = 2  # of a plan and what a reviewer has against it
+REVIEW_STEPS = 10  # a verdict needs few, and a reviewer that gives none does not approve by it
 LOG_TAIL = 1_500  # characters of the compiler's words that travel on to the parent's history
 
 
@@ -43,41 +54,40 @@ class IterationStep(BaseModel):
     step: str  # proposing, building, judging, measuring, ...
     label: str
     paused: bool
-
-
-class _StopAsked(Exception):
-    """A person stopped the run: raised between two steps, never inside one."""
+    charge: Charge = Charge()  # of its conversations so far
 
 
 @workflow.defn(name="IterationWorkflow")
-class IterationWorkflow:
+class IterationWorkflow(SteppedWorkflow):
     @workflow.init
     def __init__(self, given: IterationInput) -> None:
+        super().__init__()
         self.given = given
-        self.step_name = "starting"
-        self.paused = False
-        self.stopped = False
         self.proposal: Proposal | None = None
         self.built: BuildResult | None = None
         self.verdict: Verdict | None = None
         self.measurement: Measurement | None = None
         self.self_reported: SelfReported | None = None
+        self.review: Review | None = None
         self.charge = Charge()
         self.queue_wait_s = 0.0
-        self.paused_s = 0.0
+        self.talks: list[Conversation] = []
+        self.found = IterationResult(index=given.index, ending=Ending.STOPPED, reason="", label="")
 
     @workflow.run
     async def run(self, given: IterationInput) -> IterationResult:
         try:
             result = await self._walk()
-        except _StopAsked:
+        except StopAsked:
             result = self._ended(Ending.STOPPED, f"stopped before {self.step_name}")
         await workflow.wait_condition(workflow.all_handlers_finished)
-        self._show(result)
+        self.show(result)
         return result
 
     async def _walk(self) -> IterationResult:
-        proposed = await self._propose()
+        proposed = await (self._converse() if self._asks_a_model else self._propose())
+        if isinstance(proposed, IterationResult):
+            return proposed
         if proposed.proposal is None:
             return self._ended(Ending.NO_PROPOSAL, proposed.reason)
         if earlier := self.given.tried.get(proposed.proposal.normal[:TRIED_LENGTH]):
@@ -89,14 +99,16 @@ class IterationWorkflow:
             return await self._believe(built)
         verdict = await self._judge(built)
         if verdict.failure is not None:
-            return self._ended(Ending.REFUSED, _refused(verdict.failure))
+            return self._ended(Ending.REFUSED, verdict.failure.told)
         outcome = await self._measure(built)
         if outcome.measurement is None:
             assert outcome.failure is not None
             # Every timed output is checked: what the clock's rounds found overrules the first verdict.
             self.verdict = verdict.model_copy(update={"passed": False, "failure": outcome.failure})
-            return self._ended(Ending.REFUSED, _refused(outcome.failure))
+            return self._ended(Ending.REFUSED, outcome.failure.told)
         decision = decide(self.given.plan, outcome.measurement)
+        if decision.ending is Ending.WIN and self._is_reviewed:
+            return await self._reviewed(decision.reason, outcome.measurement)
         return self._ended(decision.ending, decision.reason)
 
     async def _believe(self, built: BuildResult) -> IterationResult:
@@ -111,45 +123,219 @@ class IterationWorkflow:
 
     @workflow.query(description="Which step this iteration is at.")
     def step(self) -> IterationStep:
-        return IterationStep(index=self.given.index, step=self.step_name, label=self._label(), paused=self.paused)
-
-    @workflow.signal(description="Wait before the next step.")
-    def pause(self) -> None:
-        self.paused = True
-
-    @workflow.signal(description="Go on.")
-    def resume(self) -> None:
-        self.paused = False
-
-    @workflow.signal(description="End before the next step.")
-    def stop(self) -> None:
-        self.stopped = True
+        return IterationStep(
+            index=self.given.index, step=self.step_name, label=self._label(), paused=self.paused, charge=self._charged()
+        )
 
     # ---- steps
 
     async def _propose(self) -> propose.ProposeResult:
-        await self._next_step("proposing")
+        """A person's kernel, the task's seed, or the next setting of a parameter search."""
         given = self.given
-        proposed = await workflow.execute_activity_method(
-            propose.Proposing.propose,
+        await self.next_step("proposing")
+        proposed = await self._proposed(
             propose.ProposeInput(
                 bundle=given.bundle,
                 submitted=given.submission.source if given.submission else None,
                 label=given.submission.label if given.submission else "",
                 use_seed=given.use_seed,
-                script_position=given.script_position,
-            ),
-            task_queue=given.plan.queue,
-            summary=f"iteration {given.index}: next candidate",
+                champion=given.champion.source if given.champion else None,
+                tried=given.past,
+            )
+        )
+        if proposed.proposal is None and given.submission is None:
+            self.found = self.found.model_copy(update={"exhausted": True})
+        return proposed
+
+    async def _proposed(self, asked: propose.ProposeInput) -> propose.ProposeResult:
+        proposed = await workflow.execute_activity_method(
+            propose.Proposing.propose,
+            asked,
+            task_queue=self.given.plan.queue,
+            summary=f"iteration {self.given.index}: next candidate",
             **propose.OPTIONS,
         )
-        self.proposal, self.charge = proposed.proposal, proposed.charge
+        self.proposal = proposed.proposal
         return proposed
+
+    async def _converse(self) -> propose.ProposeResult | IterationResult:
+        """The optimiser's conversation, and what it hands in."""
+        if self.given.mode is Mode.RESEARCH:
+            return await self._research()
+        talk, ended = await self._ask_optimizer(self.given.objections)
+        if isinstance(ended.final, Submitted):
+            return await self._handed_in(talk, ended.final.title)
+        # The last state that compiled is worth a look, unless it is what the conversation began with.
+        workspace = talk.workspace
+        if workspace.kernel is not None and workspace.kernel == workspace.compiled != talk.start.kernel:
+            return await self._handed_in(talk, f"last state: {ended.reason}"[:120])
+        return self._ended(Ending.NO_PROPOSAL, ended.reason)
+
+    async def _research(self) -> IterationResult:
+        """No kernel but a plan, which a reviewer may object to; what it objects to last goes on with the plan."""
+        objections, told, began = "", "", None
+        for _ in range(PLAN_ROUNDS):
+            talk, ended = await self._ask_optimizer(objections, began)
+            began = began or talk.start  # notes of the first round count in the second one too
+            if not isinstance(ended.final, Planned):
+                return self._ended(Ending.RESEARCHED, f"no plan was handed in: {ended.reason}")
+            told = f"next lever: {ended.final.title}"
+            objections = await self._objections(ended.final.plan)
+            self.found = self.found.model_copy(update={"lever": ended.final.plan, "objections": objections})
+            if not objections:
+                break
+        return self._ended(Ending.RESEARCHED, f"{told}; the reviewer objects: {objections}" if objections else told)
+
+    async def _ask_optimizer(self, feedback: str, began: Workspace | None = None) -> tuple[Conversation, Ended]:
+        given = self.given
+        notes = self.found.notes or given.notes
+        talk = self._conversation(
+            self._opening(Role.OPTIMIZER, Workspace(notes=notes, profile=given.profile)).model_copy(
+                update={
+                    "mode": given.mode,
+                    "plan": given.lever,
+                    "script_position": given.script_position,
+                    "feedback": feedback,
+                    "began": began,
+                }
+            ),
+            max_steps=given.plan.search.max_steps,
+        )
+        ended = await talk.hold()
+        self._keep(talk, ended)
+        return talk, ended
+
+    async def _objections(self, lever: BlobRef) -> str:
+        """What a reviewer has against a plan; a reviewer that gives no verdict holds no research turn up."""
+        if not self.given.plan.reviewed:
+            return ""
+        champion = self.given.champion
+        subject = Subject(
+            question=Question.PLAN,
+            plan=lever,
+            kernel=champion.source if champion else None,
+            figures=f"score {champion.score:.3f}" if champion else "no kernel has passed yet",
+        )
+        try:
+            review = await self._ask_reviewer(subject)
+        except ActivityError as error:
+            raise_if_cancelled(error)
+            workflow.logger.warning("the plan was not reviewed: %s", words(error))
+            return ""
+        return objections_of(review) if isinstance(review, Review) else ""
+
+    def _keep(self, talk: Conversation, ended: Ended) -> None:
+        """What outlives the conversation, whatever came of it."""
+        self.found = self.found.model_copy(
+            update={
+                "notes": talk.workspace.notes,
+                "profile": talk.workspace.profile,
+                "exhausted": ended.nothing,
+                "over_budget": ended.reason if ended.over_budget else "",
+            }
+        )
+
+    async def _handed_in(self, talk: Conversation, title: str) -> propose.ProposeResult:
+        await self.next_step("proposing")
+        return await self._proposed(
+            propose.ProposeInput(
+                bundle=self.given.bundle,
+                submitted=talk.workspace.kernel,
+                label=title,
+                by=Origin.OPTIMIZER,
+                use_seed=False,
+            )
+        )
+
+    async def _reviewed(self, reason: str, measurement: Measurement) -> IterationResult:
+        """A win is one when the reviewer says so too. No verdict is no approval: the champion stays."""
+        assert self.proposal is not None
+        subject = Subject(
+            question=Question.INTEGRITY, kernel=self.proposal.source, figures=details.figures(measurement, reason)
+        )
+        try:
+            review = await self._ask_reviewer(subject)
+        except ActivityError as error:
+            raise_if_cancelled(error)
+            told = f"the reviewer cannot be asked: {words(error)}"
+            self.found = self.found.model_copy(update={"gave_up": told[:REASON_LENGTH]})
+            return self._ended(Ending.UNREVIEWED, told)
+        if isinstance(review, Ended):
+            if review.over_budget:
+                self.found = self.found.model_copy(update={"over_budget": review.reason})
+            return self._ended(Ending.UNREVIEWED, f"the reviewer gave no verdict: {review.reason}")
+        self.review = review
+        if self.review.approved:
+            return self._ended(Ending.WIN, reason)
+        return self._ended(Ending.VETOED, objections_of(review))
+
+    async def _ask_reviewer(self, subject: Subject) -> Review | Ended:
+        """The verdict, or how a conversation without one ended."""
+        talk = self._conversation(
+            self._opening(Role.REVIEWER, Workspace(kernel=subject.kernel)).model_copy(update={"subject": subject}),
+            max_steps=REVIEW_STEPS,
+        )
+        ended = await talk.hold()
+        return ended.final.review if isinstance(ended.final, Reviewed) else ended
+
+    @property
+    def _asks_a_model(self) -> bool:
+        """A person's kernel and the seed are there already, and a parameter search needs no conversation."""
+        given = self.given
+        return given.submission is None and not given.use_seed and given.plan.model.provider is not Provider.TUNE
+
+    @property
+    def _is_reviewed(self) -> bool:
+        return self.given.plan.reviewed and not self.given.use_seed
+
+    def _opening(self, role: Role, workspace: Workspace) -> OpenSessionInput:
+        given = self.given
+        return OpenSessionInput(
+            run=given.run,
+            place=f"iter-{given.index:03d}/{len(self.talks)}-{role.value}",
+            role=role,
+            model=given.plan.model,
+            stage=given.stage,
+            bundle=given.bundle,
+            sandbox=given.sandbox,
+            lock=given.lock,
+            baseline_library=given.baseline_library,
+            baseline=given.baseline,
+            champion=given.champion,
+            logbook=given.logbook,
+            hints=given.hints,
+            workspace=workspace,
+        )
+
+    def _conversation(self, opening: OpenSessionInput, *, max_steps: int) -> Conversation:
+        """Of an iteration's conversations each may use what those before it have left of its allowance."""
+        given = self.given
+        tokens, usd = left(given.allowance, self._charged())
+        talk = Conversation(
+            self,
+            given.plan,
+            opening,
+            max_steps=max_steps,
+            allowance=Allowance(tokens=tokens, usd=usd),
+            device_queue=given.device.queue,
+            device_patience_s=given.device_patience_s,
+        )
+        self.talks.append(talk)
+        return talk
+
+    def _charged(self) -> Charge:
+        total = self.charge
+        for talk in self.talks:
+            total = total + talk.charge
+        return total
+
+    def _chapters(self) -> tuple[Chapter, ...]:
+        return tuple(chapter for talk in self.talks for chapter in talk.chapters)
 
     async def _build(self, proposal: Proposal) -> BuildResult:
         given = self.given
         if given.lock is not None:
-            await self._next_step("checking the gate")
+            await self.next_step("checking the gate")
             await workflow.execute_activity_method(
                 check_gate.GateChecking.check_gate,
                 check_gate.CheckGateInput(bundle=given.bundle, lock=given.lock),
@@ -157,7 +343,7 @@ class IterationWorkflow:
                 summary=f"gate {given.lock.digest[:12]} unchanged?",
                 **check_gate.OPTIONS,
             )
-        await self._next_step("building")
+        await self.next_step("building")
         output = await workflow.execute_activity_method(
             build.Building.build,
             build.BuildInput(bundle=given.bundle, source=proposal.source),
@@ -170,7 +356,7 @@ class IterationWorkflow:
         return output.result
 
     async def _judge(self, built: BuildResult) -> Verdict:
-        await self._next_step("judging")
+        await self.next_step("judging")
         given = self.given
         assert built.library is not None
         assert given.lock is not None
@@ -194,7 +380,7 @@ class IterationWorkflow:
         return result.verdict
 
     async def _measure(self, built: BuildResult) -> MeasureOutcome:
-        await self._next_step("measuring")
+        await self.next_step("measuring")
         given = self.given
         assert built.library is not None
         assert given.lock is not None
@@ -220,7 +406,7 @@ class IterationWorkflow:
         return result.outcome
 
     async def _run_program(self, built: BuildResult) -> SelfReported:
-        await self._next_step("running")
+        await self.next_step("running")
         given = self.given
         assert built.library is not None
         with on_device(given.device.queue):
@@ -236,35 +422,27 @@ class IterationWorkflow:
         self.queue_wait_s += result.queue_wait_s
         return result.report
 
-    async def _next_step(self, name: str) -> None:
-        """The boundary between two steps: here a pause holds and a stop ends the iteration."""
-        self.step_name = name
-        if self.paused and not self.stopped:
-            since = workflow.now()
-            self._show()
-            await workflow.wait_condition(lambda: not self.paused or self.stopped)
-            self.paused_s += (workflow.now() - since).total_seconds()
-        if self.stopped:
-            raise _StopAsked
-        self._show()
-
     # ---- the result
 
     def _ended(self, ending: Ending, reason: str) -> IterationResult:
         """Everything found so far, with a provisional version: siblings may have won by more."""
         # The end of the script, or a stop before any proposal, is not an iteration; a person always gets an answer.
         nothing = (
-            self.proposal is None and self.given.submission is None and ending in (Ending.NO_PROPOSAL, Ending.STOPPED)
+            self.proposal is None
+            and self.given.submission is None
+            and not self._charged().calls
+            and ending in (Ending.NO_PROPOSAL, Ending.STOPPED)
         )
-        return IterationResult(
-            index=self.given.index,
-            ending=ending,
-            reason=reason[:REASON_LENGTH],
-            label=self._label(),
-            iteration=None if nothing else self._iteration(ending, reason[:REASON_LENGTH]),
-            charge=self.charge,
-            queue_wait_s=self.queue_wait_s,
-            paused_s=self.paused_s,
+        return self.found.model_copy(
+            update={
+                "ending": ending,
+                "reason": reason[:REASON_LENGTH],
+                "label": self._label(),
+                "iteration": None if nothing else self._iteration(ending, reason[:REASON_LENGTH]),
+                "charge": self._charged(),
+                "queue_wait_s": self.queue_wait_s + sum(talk.waited_s for talk in self.talks),
+                "paused_s": self.paused_s,
+            }
         )
 
     def _iteration(self, ending: Ending, reason: str) -> Iteration:
@@ -279,6 +457,10 @@ class IterationWorkflow:
             verdict=self.verdict,
             measurement=self.measurement,
             self_reported=self.self_reported,
+            review=self.review,
+            chapters=self._chapters(),
+            notes=self.found.notes,
+            charge=self._charged() if self.talks else None,
         )
 
     def _label(self) -> str:
@@ -286,7 +468,7 @@ class IterationWorkflow:
             return self.proposal.label
         return self.given.submission.label if self.given.submission else ""
 
-    def _show(self, result: IterationResult | None = None) -> None:
+    def show(self, result: IterationResult | None = None) -> None:
         workflow.set_current_details(
             details.iteration(
                 self.given,
@@ -311,15 +493,12 @@ class IterationWorkflow:
             workflow.upsert_search_attributes(updates)
 
 
-def _refused(failure: Failure) -> str:
-    """Kind, case, tensor and what the judge says; what it says itself is not said twice."""
-    kind, tensor, message = failure.kind.value.replace("_", " "), failure.first_failing_stage, failure.message
-    where = f" at {tensor}" if tensor and not re.search(rf"\b{re.escape(tensor)}\b", message) else ""
-    case, colon, said = message.partition(": ")
-    # The judge puts the case and the distribution of its inputs in front: `n1024 (normal): c differs ...`.
-    if colon and (case == failure.case or case.startswith(f"{failure.case} (")):
-        return f"{kind} in case {case}{where}: {said}"
-    return f"{kind} in case '{failure.case}'{where}: {message}"
+def objections_of(review: Review) -> str:
+    """What a reviewer has against something, with its first piece of evidence; empty when it has nothing."""
+    if review.approved:
+        return ""
+    quoted = f' ("{review.evidence[0].quote}": {review.evidence[0].why})' if review.evidence else ""
+    return f"{review.summary}{quoted}"[:REASON_LENGTH]
 
 
 def _not_built(built: BuildResult) -> str:

@@ -5,21 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specs.history import Champion, HistoryLine
+from specs.dialogue import Mode
+from specs.history import Champion, HistoryLine, Tried
 from specs.outcomes import Acceptance, Ending, Iteration, Origin, Stage
 from specs.plan import Plan
+from specs.schema import Provider
 from specs.scoring import stage_gate_open
-from workflows.budget import added, iterations_done
+from workflows.budget import iterations_done
 from workflows.state import IterationResult, RunState, Submission
 
+MOST_SEARCHED = 200  # settings that a parameter search is told of
 TRIED_LENGTH = 16  # hex digits of a normalised digest: 64 bits are plenty among a run's few hundred sources
 REASON_LENGTH = 400
 
 
 def tried(state: RunState) -> dict[str, str]:
     """What a child needs to answer a repeated source from history, kept short since every child carries it."""
-    answered = [line for line in state.history if line.ending not in (Ending.DUPLICATE, Ending.STOPPED)]
+    unanswered = (Ending.DUPLICATE, Ending.STOPPED, Ending.UNREVIEWED)
+    answered = [line for line in state.history if line.ending not in unanswered]
     return {line.normal[:TRIED_LENGTH]: line.version for line in answered if line.normal}
+
+
+def searched(plan: Plan, state: RunState) -> tuple[Tried, ...]:
+    """What a parameter search learns from; empty for everybody else, since every child carries it."""
+    if plan.model.provider is not Provider.TUNE:
+        return ()
+    lines = [line for line in state.history if line.origin is Origin.OPTIMIZER and line.ending is not Ending.STOPPED]
+    return tuple(Tried(label=line.label, score=line.score, gain=line.gain) for line in lines[-MOST_SEARCHED:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +45,15 @@ class Slot:
 
 
 def next_round(plan: Plan, state: RunState) -> list[Slot]:
-    """The iterations to run side by side: people's kernels first, then the seed alone, then the optimiser's."""
+    """The iterations to run side by side: people's kernels first, then the seed alone, then the optimiser's.
+
+    A research turn is alone too: it thinks for all of them.
+    """
     width = min(plan.search.width, state.budget.max_iterations - iterations_done(state))
     waiting = state.submissions[:width]
     seed_due = plan.seeded and not any(line.origin is Origin.SEED for line in state.history)
     own = 0 if state.exhausted else width - len(waiting)
-    if seed_due:
+    if seed_due or state.mode is Mode.RESEARCH:
         own = min(own, 1)
     return [
         Slot(
@@ -58,10 +73,10 @@ def settle(
     best = _best(results)
     booked = []
     for slot, result in zip(given, results, strict=True):
-        state.charge = added(state.charge, result.charge)
+        state.charge = state.charge + result.charge
         if slot.submission is not None:
             state.submissions.remove(slot.submission)
-        elif result.ending is Ending.NO_PROPOSAL:
+        elif result.exhausted:
             state.exhausted = True
         elif not slot.use_seed:
             state.script_position += 1
@@ -74,10 +89,34 @@ def settle(
             _crown(plan, state, iteration)
         else:
             state.attempts += 1
-            state.since_win += 1
+            # A research turn was asked for no kernel: it is no attempt that failed.
+            state.since_win += iteration.ending is not Ending.RESEARCHED
         booked.append(iteration)
     state.stalls = state.since_win // plan.search.stall_after
+    _take_over(state, results, best)
+    state.mode = _next_mode(plan, state, results)
     return booked
+
+
+def _take_over(state: RunState, results: Sequence[IterationResult], best: IterationResult | None) -> None:
+    """What the conversations leave to the next ones: of several side by side the winner's, else the last one's."""
+    for result in (*results, *([best] if best is not None else [])):
+        state.notes = result.notes or state.notes
+        state.profile = result.profile or state.profile
+        if result.lever is not None:
+            state.lever, state.objections = result.lever, result.objections
+        if state.stop_reason is None and (why := result.over_budget or result.gave_up):
+            state.stop_reason = why
+
+
+def _next_mode(plan: Plan, state: RunState, results: Sequence[IterationResult]) -> Mode:
+    """After a stall comes a research turn, after that a pivot."""
+    if not plan.thinks:
+        return Mode.IMPROVE
+    if any(result.ending is Ending.RESEARCHED for result in results):
+        state.researched = state.stalls
+        return Mode.PIVOT
+    return Mode.RESEARCH if state.stalls > state.researched else Mode.IMPROVE
 
 
 def _best(results: Sequence[IterationResult]) -> IterationResult | None:
@@ -136,6 +175,8 @@ def _line(iteration: Iteration, result: IterationResult, seconds: float) -> Hist
         gain=measurement.gain.value if measurement and measurement.gain else None,
         ratios=ratios,
         seconds=round(seconds, 3),
+        chapters=iteration.chapters,
+        charge=iteration.charge,
         standing=report.label if report else None,
     )
 
@@ -184,6 +225,8 @@ def _crown(plan: Plan, state: RunState, iteration: Iteration) -> None:
     state.measurement, state.self_reported = iteration.measurement, report
     state.wins += 1
     state.since_win = 0
+    state.researched = 0
+    state.lever, state.objections = None, ""
     if stage_gate_open(plan.stage_gate, state.champion.score, state.champion.ratios, plan.configs):
         state.stage = Stage.OPTIMIZE
 

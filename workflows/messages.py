@@ -17,8 +17,9 @@ with workflow.unsafe.imports_passed_through():
         Best,
         BudgetExtension,
         CandidateSubmission,
+        GateApproval,
         Hint,
-        IterationResult,
+        Parked,
         Phase,
         RunState,
         Status,
@@ -26,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
         Submission,
     )
 
-from workflows.iteration import IterationWorkflow
+from workflows.steps import PARKED, SteppedWorkflow
 
 MAX_HINT_BYTES = 8 * 1024
 MAX_HINTS_BYTES = 12 * 1024  # together: every iteration's history carries them
@@ -35,7 +36,7 @@ MAX_LABEL = 200
 MAX_REASON = 300
 _OVER = (Phase.ACCEPTING, Phase.DELIVERING, Phase.DONE, Phase.CANCELLED)
 
-Child = workflow.ChildWorkflowHandle[IterationWorkflow, IterationResult]
+Child = workflow.ChildWorkflowHandle[Any, Any]
 
 
 P = ParamSpec("P")
@@ -89,11 +90,14 @@ class RunMessages:
             hints=state.hints,
             waiting_submissions=len(state.submissions),
             paused=state.paused,
+            pause_reason=state.pause_reason,
             stop_reason=state.stop_reason,
             device=state.device.description if state.device else "",
             gate_digest=state.lock.digest if state.lock else None,
             acceptance=state.acceptance,
             delivery=state.delivery,
+            written_gate=state.written_gate,
+            gate_chapters=state.gate_chapters,
             measurement=state.measurement,
             self_reported=state.self_reported,
             standing=self.plan.standing,
@@ -147,11 +151,16 @@ class RunMessages:
     async def request_resume(self) -> None:
         await self._set_paused(False)
 
-    async def _set_paused(self, paused: bool) -> None:
-        self.state.paused = paused
+    @workflow.signal(name=PARKED, description="A step cannot go on until a person has put something right.")
+    async def child_parked(self, given: Parked) -> None:
+        if self.phase not in _OVER and self.state.stop_reason is None:
+            await self._set_paused(True, given.reason)
+
+    async def _set_paused(self, paused: bool, reason: str | None = None) -> None:
+        self.state.paused, self.state.pause_reason = paused, reason
         self.show()
         for child in list(self.children.values()):
-            await self._tell(child, IterationWorkflow.pause if paused else IterationWorkflow.resume)
+            await self._tell(child, SteppedWorkflow.pause if paused else SteppedWorkflow.resume)
 
     # ---- stop
 
@@ -174,7 +183,7 @@ class RunMessages:
         self.state.stop_reason, self.state.paused = reason, False
         self.show()
         for child in list(self.children.values()):
-            await self._tell(child, IterationWorkflow.stop)
+            await self._tell(child, SteppedWorkflow.stop)
 
     # ---- steering
 
@@ -224,6 +233,22 @@ class RunMessages:
         if len(self.state.submissions) >= MAX_SUBMISSIONS:
             raise _refuse(f"submit: {MAX_SUBMISSIONS} kernels are waiting already, the most accepted")
 
+    @workflow.update(description="Approve the gate that was written for this task, or say why not.")
+    def approve_gate(self, given: GateApproval) -> Status:
+        self.state.gate_approval = given
+        return self.status()
+
+    @approve_gate.validator
+    def _may_approve(self, given: GateApproval) -> None:
+        self._refuse_when_over("approve-gate")
+        if self.phase is not Phase.AWAITING_APPROVAL:
+            raise _refuse(
+                f"approve-gate: no gate waits for approval (the run is {self.phase.value}); "
+                "accepted: only while one does"
+            )
+        if not given.approved:
+            _check_text("approve-gate: reason of a refusal", given.reason, MAX_REASON)
+
     # ---- helpers
 
     def _refuse_when_over(self, what: str) -> None:
@@ -232,7 +257,7 @@ class RunMessages:
         if self.state.stop_reason is not None:
             raise _refuse(f"{what}: the search is ending ({self.state.stop_reason}); accepted: only while it runs")
 
-    async def _tell(self, child: Child, signal: Callable[[IterationWorkflow], None]) -> None:
+    async def _tell(self, child: Child, signal: Callable[[SteppedWorkflow], None]) -> None:
         try:
             await child.signal(signal)
         except TemporalError:

@@ -20,27 +20,36 @@ with workflow.unsafe.imports_passed_through():
         measure_baseline,
         record,
         release_device,
+        remember,
     )
-    from specs.outcomes import Acceptance, Ending, Iteration, labelled
+    from specs.dialogue import Mode
+    from specs.outcomes import Acceptance, BlobRef, Ending, Iteration, labelled
     from specs.plan import Plan
     from workflows import details, ending, ledger, visibility
-    from workflows.budget import why_over
+    from workflows.budget import allowance, why_over
     from workflows.state import (
         Delivery,
         DeviceClaim,
+        GateApproval,
+        GateInput,
         IterationInput,
         IterationResult,
         Phase,
         RunInput,
         RunResult,
         RunState,
+        WrittenGate,
     )
 
 from workflows.failures import DEVICE_LOST, FATAL, for_people, kind, on_device, raise_if_cancelled, words
+from workflows.gate import GateWorkflow
 from workflows.iteration import IterationWorkflow
 from workflows.messages import Child, RunMessages
 
 T = TypeVar("T")
+
+GATE = -1  # the gate writer's place among the children
+MOST_GATES = 3  # that a person may refuse
 
 
 @workflow.defn(name="OptimizationWorkflow")
@@ -59,15 +68,11 @@ class OptimizationWorkflow(RunMessages):
     @workflow.run
     async def run(self, given: RunInput) -> RunResult:
         try:
-            if self.plan.self_contained:
-                await self._take_device()
-            else:
-                await self._lock_gate()
-                await self._measure_baseline()
-            while await self._may_go_on():
-                await self._iterate()
-                await self._continue_as_new_if_long()
-            await self._accept()
+            if await self._prepare():
+                while await self._may_go_on():
+                    await self._iterate()
+                    await self._continue_as_new_if_long()
+                await self._accept()
             await self._deliver(Phase.DONE)
         except asyncio.CancelledError:
             await self._deliver(Phase.CANCELLED)
@@ -79,13 +84,85 @@ class OptimizationWorkflow(RunMessages):
 
     # ---------------------------------------------------------------- the chapters
 
+    async def _prepare(self) -> bool:
+        """All that comes before the first candidate; False when a person stopped the run before there was a gate."""
+        if self.plan.self_contained:
+            await self._take_device()
+            return True
+        if not self.plan.gated and not await self._write_gate():
+            return False
+        await self._lock_gate()
+        await self._measure_baseline()
+        return True
+
+    async def _write_gate(self) -> bool:
+        """A task without a gate gets one, with a person's approval where the task asks for it."""
+        if self.state.bundle is not None:
+            return True  # carried over by continue-as-new
+        draft, feedback = None, ""
+        for attempt in range(1, MOST_GATES + 1):
+            await self._while_paused()
+            self._enter(Phase.WRITING_GATE, f"attempt {attempt}")
+            written = await self._written_gate(attempt, draft, feedback)
+            approval = await self._approval() if written is not None else None
+            if written is None or approval is None:
+                return False
+            if approval.approved:
+                self.state.bundle = written.bundle
+                return True
+            draft, feedback = written.gate, f"A person refused it: {approval.reason}"
+        raise ApplicationError(f"{MOST_GATES} gates were refused by a person", type="GateError", non_retryable=True)
+
+    async def _written_gate(self, attempt: int, draft: BlobRef | None, feedback: str) -> WrittenGate | None:
+        self.charged_since = workflow.now()
+        child = await workflow.start_child_workflow(
+            GateWorkflow.run,
+            GateInput(
+                plan=self.plan,
+                bundle=self.given.bundle,
+                sandbox=self.given.sandbox,
+                run=workflow.info().first_execution_run_id,
+                attempt=attempt,
+                draft=draft,
+                feedback=feedback,
+                hints=tuple(self.state.hints),
+                allowance=allowance(self.state, 1),
+            ),
+            id=f"{workflow.info().workflow_id}/gate-{attempt}",
+            static_summary=f"{self.plan.task}: the gate",
+            search_attributes=visibility.of_child(self.plan, 0, self.state.stage.value),
+        )
+        self.children[GATE] = child
+        try:
+            result = await child
+        finally:
+            del self.children[GATE]
+        self._charge(result.queue_wait_s + result.paused_s)
+        self.state.charge = self.state.charge + result.charge
+        self.state.gate_chapters = (*self.state.gate_chapters, *result.chapters)
+        if result.written is None and self.state.stop_reason is None:
+            raise ApplicationError(f"no gate was written: {result.reason}", type="GateError", non_retryable=True)
+        self.state.written_gate = result.written
+        return result.written
+
+    async def _approval(self) -> GateApproval | None:
+        """A person's, where the task asks for it; None when the run was stopped instead."""
+        if not self.plan.approve_gate:
+            return GateApproval(approved=True)
+        self.state.gate_approval = None
+        self._enter(Phase.AWAITING_APPROVAL)
+        await workflow.wait_condition(
+            lambda: self.state.gate_approval is not None or self.state.stop_reason is not None
+        )
+        return self.state.gate_approval if self.state.stop_reason is None else None
+
     async def _lock_gate(self) -> None:
         if self.state.lock is not None:
             return  # carried over by continue-as-new
         self._enter(Phase.LOCKING_GATE)
         locked = await workflow.execute_activity_method(
             lock_gate.GateLocking.lock_gate,
-            lock_gate.LockGateInput(bundle=self.given.bundle, sandbox=self.given.sandbox),
+            lock_gate.LockGateInput(bundle=self._bundle, sandbox=self.given.sandbox),
             task_queue=self.plan.queue,
             summary="hash and lock the gate",
             **lock_gate.OPTIONS,
@@ -129,7 +206,9 @@ class OptimizationWorkflow(RunMessages):
         charged = self._charge(ledger.waited_s(results))
         # What siblings of one that failed have found counts, unless it was found with a broken gate.
         if error is None or kind(error) not in FATAL:
-            for iteration in ledger.settle(self.plan, self.state, ended, results, charged):
+            booked = ledger.settle(self.plan, self.state, ended, results, charged)
+            await self._remember(booked)
+            for iteration in booked:
                 await self._record(iteration)
         if error is not None:
             self._end_search_after(error)
@@ -181,6 +260,11 @@ class OptimizationWorkflow(RunMessages):
         )
         self.state.delivery = Delivery(folder=delivered.folder, files=delivered.files, record=delivered.record)
 
+    @property
+    def _bundle(self) -> BlobRef:
+        """The task as it was given, with the gate that this run has written for it."""
+        return self.state.bundle or self.given.bundle
+
     # ---------------------------------------------------------------- iterations
 
     async def _run_children(
@@ -191,7 +275,9 @@ class OptimizationWorkflow(RunMessages):
         failed: ChildWorkflowError | ActivityError | None = None
         while failed is None and (waiting := [slot for slot in slots if slot.index not in done]):
             self._show_children(waiting)
-            ended = await asyncio.gather(*(self._run_child(slot) for slot in waiting), return_exceptions=True)
+            ended = await asyncio.gather(
+                *(self._run_child(slot, len(slots)) for slot in waiting), return_exceptions=True
+            )
             lost = None
             for slot, outcome in zip(waiting, ended, strict=True):
                 if isinstance(outcome, IterationResult):
@@ -212,10 +298,10 @@ class OptimizationWorkflow(RunMessages):
                 self.charged_since = workflow.now()
         return done, failed
 
-    async def _run_child(self, slot: ledger.Slot) -> IterationResult:
+    async def _run_child(self, slot: ledger.Slot, side_by_side: int) -> IterationResult:
         child = await workflow.start_child_workflow(
             IterationWorkflow.run,
-            self._child_input(slot),
+            self._child_input(slot, side_by_side),
             id=f"{workflow.info().workflow_id}/iter-{slot.index:03d}",
             static_summary=labelled(f"{self.plan.task}: iteration {slot.index}", self.plan.standing),
             search_attributes=visibility.of_child(self.plan, slot.index, self.state.stage.value),
@@ -236,12 +322,12 @@ class OptimizationWorkflow(RunMessages):
         finally:
             del self.children[slot.index]
 
-    def _child_input(self, slot: ledger.Slot) -> IterationInput:
+    def _child_input(self, slot: ledger.Slot, side_by_side: int) -> IterationInput:
         state = self.state
         assert state.device is not None
         return IterationInput(
             plan=self.plan,
-            bundle=self.given.bundle,
+            bundle=self._bundle,
             index=slot.index,
             stage=state.stage,
             lock=state.lock,
@@ -255,6 +341,16 @@ class OptimizationWorkflow(RunMessages):
             hints=tuple(state.hints),
             sandbox=self.given.sandbox,
             device_patience_s=self.given.device_patience_s,
+            run=workflow.info().first_execution_run_id,
+            mode=state.mode if slot.submission is None and not slot.use_seed else Mode.IMPROVE,
+            baseline=state.baseline if self.plan.thinks else None,
+            logbook=state.logbook,
+            notes=state.notes,
+            profile=state.profile,
+            lever=state.lever,
+            objections=state.objections if state.mode is Mode.PIVOT else "",
+            allowance=allowance(state, side_by_side),
+            past=ledger.searched(self.plan, state),
         )
 
     def _ended_by_hand(self, slot: ledger.Slot) -> IterationResult:
@@ -264,6 +360,19 @@ class OptimizationWorkflow(RunMessages):
             index=slot.index, version="a000", stage=self.state.stage, ending=Ending.STOPPED, reason=reason
         )
         return IterationResult(index=slot.index, ending=Ending.STOPPED, reason=reason, label="", iteration=iteration)
+
+    async def _remember(self, iterations: Sequence[Iteration]) -> None:
+        """What the next conversation is told; scripts and parameter searches read nothing."""
+        if not self.plan.thinks or not iterations:
+            return
+        remembered = await workflow.execute_activity_method(
+            remember.Remembering.remember,
+            remember.RememberInput(logbook=self.state.logbook, iterations=tuple(iterations)),
+            task_queue=self.plan.queue,
+            summary=f"remember {', '.join(iteration.version for iteration in iterations)}",
+            **remember.OPTIONS,
+        )
+        self.state.logbook = remembered.logbook
 
     async def _record(self, iteration: Iteration) -> None:
         champion = self.state.champion
@@ -332,9 +441,7 @@ class OptimizationWorkflow(RunMessages):
         assert state.device is not None
         measured = await workflow.execute_activity_method(
             measure_baseline.BaselineMeasuring.measure_baseline,
-            measure_baseline.MeasureBaselineInput(
-                bundle=self.given.bundle, lock=state.lock, sandbox=self.given.sandbox
-            ),
+            measure_baseline.MeasureBaselineInput(bundle=self._bundle, lock=state.lock, sandbox=self.given.sandbox),
             task_queue=state.device.queue,
             schedule_to_start_timeout=timedelta(seconds=self.given.device_patience_s),
             summary=f"build, judge and time {self.plan.baseline[:100]}",
@@ -352,7 +459,7 @@ class OptimizationWorkflow(RunMessages):
         accepted = await workflow.execute_activity_method(
             accept.Accepting.accept,
             accept.AcceptInput(
-                bundle=self.given.bundle,
+                bundle=self._bundle,
                 lock=state.lock,
                 baseline=state.baseline_library,
                 version=state.champion.version,
@@ -373,7 +480,7 @@ class OptimizationWorkflow(RunMessages):
         accepted = await workflow.execute_activity_method(
             accept_program.ProgramAccepting.accept_program,
             accept_program.AcceptProgramInput(
-                bundle=self.given.bundle,
+                bundle=self._bundle,
                 version=state.champion.version,
                 source=state.champion.source,
                 sandbox=self.given.sandbox,

@@ -9,18 +9,22 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from kernels.harness.requests import GateLock, Sandbox
+from specs.dialogue import Mode
 from specs.history import Champion as Champion
 from specs.history import HistoryLine as HistoryLine
+from specs.history import Tried
 from specs.outcomes import (
     Acceptance,
     BaselineTimes,
     BlobRef,
     BuildResult,
+    Chapter,
     Charge,
     Ending,
     Iteration,
     Measurement,
     Proposal,
+    Review,
     SelfReported,
     Stage,
     Value,
@@ -35,6 +39,8 @@ class Phase(StrEnum):
     """Where the run is in its story."""
 
     STARTING = "starting"
+    WRITING_GATE = "writing the gate"
+    AWAITING_APPROVAL = "waiting for approval of the gate"
     LOCKING_GATE = "locking the gate"
     MEASURING_BASELINE = "measuring the baseline"
     CLAIMING_DEVICE = "claiming a device"  # all there is to do before a self-contained program runs
@@ -67,6 +73,29 @@ class Delivery(Value):
     record: str  # the run's git repository
 
 
+class Allowance(Value):
+    """What a conversation may still use; None: no limit."""
+
+    tokens: int | None = None
+    usd: float | None = None
+
+
+class WrittenGate(Value):
+    """A gate that a model wrote and that has passed admission and review."""
+
+    bundle: BlobRef  # the task with this gate in it
+    gate: BlobRef  # the draft itself
+    review: Review | None  # None: this run has no reviewer
+    rounds: int
+
+
+class GateApproval(Value):
+    """A person's word on a written gate."""
+
+    approved: bool
+    reason: str = ""
+
+
 class RunState(BaseModel):
     """Everything that survives continue-as-new."""
 
@@ -80,6 +109,18 @@ class RunState(BaseModel):
     since_win: int = 0  # iterations without a win: what a stall is counted in
     stalls: int = 0
     script_position: int = 0  # how many of the optimiser's own proposals were played
+    bundle: BlobRef | None = None  # instead of the one that was given: with a gate that this run has written
+    written_gate: WrittenGate | None = None
+    gate_chapters: tuple[Chapter, ...] = ()  # the conversations that it came of
+    gate_approval: GateApproval | None = None  # a person's
+    logbook: BlobRef | None = None  # what prompts are made of
+    notes: BlobRef | None = None
+    profile: BlobRef | None = None
+    lever: BlobRef | None = None  # the plan of the last research turn, until a win
+    objections: str = ""  # what a reviewer has against it
+    researched: int = 0  # stalls after which research has been done; back to 0 with a win
+    mode: Mode = Mode.IMPROVE  # of the next round
+    pause_reason: str | None = None  # why the run has paused itself
     champion: Champion | None = None
     measurement: Measurement | None = None  # the champion's, as it won
     self_reported: SelfReported | None = None  # instead of it in a self-contained run
@@ -109,6 +150,27 @@ class RunInput(BaseModel):
     device_patience_s: float = Field(default=900, gt=0)  # a step that waits longer for its device calls the device lost
 
 
+class GateInput(Value):
+    plan: Plan
+    bundle: BlobRef
+    sandbox: Sandbox
+    run: str  # id of the run's first execution
+    attempt: int = 1  # a person may refuse what was written
+    draft: BlobRef | None = None  # what there is already
+    feedback: str = ""  # why that is not good enough
+    hints: tuple[str, ...] = ()
+    allowance: Allowance = Allowance()
+
+
+class GateResult(Value):
+    written: WrittenGate | None
+    reason: str = ""  # why there is none
+    charge: Charge = Charge()
+    chapters: tuple[Chapter, ...] = ()
+    queue_wait_s: float = 0.0
+    paused_s: float = 0.0
+
+
 class IterationInput(Value):
     plan: Plan
     bundle: BlobRef
@@ -125,6 +187,16 @@ class IterationInput(Value):
     hints: tuple[str, ...]
     sandbox: Sandbox
     device_patience_s: float = 900
+    run: str = ""  # id of the run's first execution: what an answer's journal is found by
+    mode: Mode = Mode.IMPROVE
+    baseline: BaselineTimes | None = None
+    logbook: BlobRef | None = None
+    notes: BlobRef | None = None
+    profile: BlobRef | None = None
+    lever: BlobRef | None = None
+    objections: str = ""
+    allowance: Allowance = Allowance()
+    past: tuple[Tried, ...] = ()  # of a parameter search: what has come of the settings so far
 
 
 class IterationResult(Value):
@@ -138,8 +210,15 @@ class IterationResult(Value):
     proposal: Proposal | None = None
     build: BuildResult | None = None
     charge: Charge = Charge()
-    queue_wait_s: float = 0.0  # time spent waiting for a device slot or its lock: not charged
+    queue_wait_s: float = 0.0  # time spent waiting for a device slot, its lock or a server: not charged
     paused_s: float = 0.0
+    exhausted: bool = False  # the optimiser has nothing more to propose
+    over_budget: str = ""  # why the next call of a model was not made
+    gave_up: str = ""  # why no further iteration can come to anything
+    notes: BlobRef | None = None
+    profile: BlobRef | None = None
+    lever: BlobRef | None = None
+    objections: str = ""
 
 
 class Status(BaseModel):
@@ -163,11 +242,14 @@ class Status(BaseModel):
     hints: list[str]
     waiting_submissions: int
     paused: bool
+    pause_reason: str | None = None  # why the run has paused itself
     stop_reason: str | None
     device: str
     gate_digest: str | None
     acceptance: Acceptance | None
     delivery: Delivery | None
+    written_gate: WrittenGate | None = None
+    gate_chapters: tuple[Chapter, ...] = ()
     measurement: Measurement | None = None  # the champion's, with intervals
     self_reported: SelfReported | None = None  # instead of it in a self-contained run
     standing: Literal["self-reported"] | None = None  # given when no number of the run was measured by us
@@ -217,6 +299,12 @@ class BudgetExtension(Value):
 class CandidateSubmission(Value):
     source: BlobRef
     label: str
+
+
+class Parked(Value):
+    """A child cannot go on until a person has put something right."""
+
+    reason: str
 
 
 class StopRequest(Value):

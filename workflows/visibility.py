@@ -21,8 +21,10 @@ PHASE = SearchAttributeKey.for_keyword("FerretPhase")
 CHAMPION = SearchAttributeKey.for_keyword("FerretChampion")
 ITERATION = SearchAttributeKey.for_int("FerretIteration")
 SCORE = SearchAttributeKey.for_float("FerretScore")
+TOKENS = SearchAttributeKey.for_int("FerretTokens")
+USD = SearchAttributeKey.for_float("FerretUsd")
 
-KEYS: tuple[SearchAttributeKey[Any], ...] = (TASK, GPU, STAGE, PHASE, CHAMPION, ITERATION, SCORE)
+KEYS: tuple[SearchAttributeKey[Any], ...] = (TASK, GPU, STAGE, PHASE, CHAMPION, ITERATION, SCORE, TOKENS, USD)
 
 
 def at_start(plan: Plan) -> TypedSearchAttributes:
@@ -49,6 +51,9 @@ def of_run(plan: Plan, state: RunState, phase: Phase) -> Sequence[SearchAttribut
         PHASE.value_set(phase.value),
         ITERATION.value_set(state.next_index),
     ]
+    if state.charge.calls:
+        usd = state.charge.usd
+        updates += [TOKENS.value_set(state.charge.tokens), USD.value_unset() if usd is None else USD.value_set(usd)]
     if state.champion is not None:
         champion = labelled(state.champion.version, state.champion.standing)
         updates += [CHAMPION.value_set(champion), SCORE.value_set(state.champion.score)]

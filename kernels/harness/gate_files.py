@@ -35,9 +35,7 @@ def read(folder: Path) -> dict[str, bytes]:
     return contents
 
 
-def lock_of(
-    task: Task, contents: dict[str, bytes], calibration: dict[str, dict[str, float]] | None = None
-) -> GateLock:
+def lock_of(task: Task, contents: dict[str, bytes], calibration: dict[str, dict[str, float]] | None = None) -> GateLock:
     """The lock over these bytes, over what the task says the kernel is called with and built with, and over the limits
     that calibration found.
     """

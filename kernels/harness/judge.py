@@ -56,8 +56,8 @@ def judge(request: Judge) -> Verdict:
         trusted = request.library if request.role == "baseline" else None
         court = _Court(request.task, loaded, where, library, trusted, request.held_out, request.call_timeout_s)
         try:
-            court.hear()
-            if request.role == "candidate":
+            court.hear(public=request.scope == "public")
+            if request.role == "candidate" and request.scope == "full":
                 memory_check = _check_memory(request, loaded, library, where)
         except _Refused as refused:
             failure = refused.failure
@@ -73,6 +73,7 @@ def judge(request: Judge) -> Verdict:
         sandbox=where.isolation,
         memory_check=memory_check,
         seconds=time.monotonic() - begin,
+        scope=request.scope,
     )
 
 
@@ -115,20 +116,21 @@ class _Court:
         self.edges = [*self.gate.edges, *(self.gate.held_out if self.held_out else ())]
         self.has_stages = bool(trial.interface_of(self.task).of(ArgumentKind.STAGE))
 
-    def hear(self) -> None:
-        """All stages in order; raises _Refused at the first failure."""
+    def hear(self, *, public: bool) -> None:
+        """All stages in order, or those that look at the configs alone; raises _Refused at the first failure."""
         common = self.gate.distributions[0]
         for case in self.configs:
             self._try(VerificationStage.NUMERICS, case, common, self._right)
         for case in self._cheap():
             for distribution in self.gate.distributions:
                 self._try(VerificationStage.RANGES, case, distribution, self._right)
-        for case in self.edges:
+        for case in () if public else self.edges:
             self._try(VerificationStage.EDGES, case, common, self._right)
         if self.gate.deterministic:
             for case in self._cheap():
                 self._try(VerificationStage.DETERMINISM, case, common, self._repeatable)
-        self._stress()
+        if not public:
+            self._stress()
 
     def close(self) -> None:
         self._release()

@@ -72,8 +72,16 @@ class Judge(Value):
     role: Literal["candidate", "baseline"] = "candidate"  # a baseline is ours: it may bring the vendor's libraries
     builds: Path
     held_out: bool = False  # also the gate's held-out cases: final acceptance only
+    # public: a quick look at the configs alone, for an optimiser on its way. Its verdict says so and decides nothing.
+    scope: Literal["full", "public"] = "full"
     sandbox: Sandbox = "preferred"
     call_timeout_s: float = Field(default=20, gt=0)  # for one call of the candidate
+
+    @model_validator(mode="after")
+    def _held_out_is_not_public(self) -> Self:
+        if self.held_out and self.scope == "public":
+            raise ValueError("held-out cases are none of the public ones; accepted: scope 'full' with held_out")
+        return self
 
 
 class Measure(Value):
@@ -110,7 +118,31 @@ class RunProgram(Value):
     device_wait_s: float = Field(default=600, ge=0)  # how long to wait for the device lock
 
 
-Request = Annotated[LockGate | Build | Judge | Measure | RunProgram, Field(discriminator="kind")]
+class Inspect(Value):
+    """Count what stands in the machine code of a built object; nothing of it runs but a Triton launcher, recorded."""
+
+    kind: Literal["inspect"] = "inspect"
+    task: Task
+    library: Path
+    sandbox: Sandbox = "preferred"
+
+
+class Profile(Value):
+    """Say what bounds a correct kernel on one config: a GPU's counters where they can be read, else the roofline."""
+
+    kind: Literal["profile"] = "profile"
+    task: Task
+    gate: Path
+    lock: GateLock
+    library: Path
+    config: str
+    time_us: float = Field(gt=0, allow_inf_nan=False)  # as the measurement found it on that config
+    builds: Path
+    sandbox: Sandbox = "preferred"
+    device_wait_s: float = Field(default=600, ge=0)
+
+
+Request = Annotated[LockGate | Build | Judge | Measure | RunProgram | Inspect | Profile, Field(discriminator="kind")]
 
 
 class Refusal(Value):
@@ -155,7 +187,34 @@ class ProgramRan(Value):
     report: SelfReported
 
 
-Result = Annotated[Locked | Built | Judged | Measured | BaselineMeasured | ProgramRan, Field(discriminator="kind")]
+class Inspected(Value):
+    """A digest of machine code, or why there is none."""
+
+    kind: Literal["inspected"] = "inspected"
+    digest: str = Field(default="", max_length=2500)
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if bool(self.digest) == bool(self.reason):
+            raise ValueError("an inspection yields a digest or a reason, exactly one")
+        return self
+
+
+Bottleneck = Literal["memory", "compute", "latency", "balanced", "unknown"]
+
+
+class Profiled(Value):
+    kind: Literal["profiled"] = "profiled"
+    bottleneck: Bottleneck
+    source: Literal["counters", "roofline"]  # read from the device, or derived from the time and the task's `work`
+    digest: str = Field(min_length=1, max_length=2000)
+
+
+Result = Annotated[
+    Locked | Built | Judged | Measured | BaselineMeasured | ProgramRan | Inspected | Profiled,
+    Field(discriminator="kind"),
+]
 
 
 class Reply(Value):
@@ -172,6 +231,26 @@ class Reply(Value):
 
 
 __all__ = [
-    "BaselineMeasured", "Build", "Built", "Device", "GateLock", "Judge", "Judged", "LockGate", "Locked",
-    "Measure", "Measured", "ProgramRan", "Refusal", "Reply", "Request", "RunProgram", "Sandbox",
+    "BaselineMeasured",
+    "Bottleneck",
+    "Build",
+    "Built",
+    "Device",
+    "GateLock",
+    "Inspect",
+    "Inspected",
+    "Judge",
+    "Judged",
+    "LockGate",
+    "Locked",
+    "Measure",
+    "Measured",
+    "Profile",
+    "Profiled",
+    "ProgramRan",
+    "Refusal",
+    "Reply",
+    "Request",
+    "RunProgram",
+    "Sandbox",
 ]

@@ -11,21 +11,23 @@ from pydantic import TypeAdapter, ValidationError
 
 from kernels.harness import admission, build, gate
 from kernels.harness.judge import judge
+from kernels.harness.machine_code import inspect
 from kernels.harness.measure import measure, write_atomically
+from kernels.harness.profile import profile
 from kernels.harness.requests import (
-    BaselineMeasured,
     Build,
-    Built,
+    Inspect,
     Judge,
     Judged,
     Locked,
     LockGate,
     Measure,
-    Measured,
+    Profile,
     ProgramRan,
     Refusal,
     Reply,
     Request,
+    Result,
     RunProgram,
 )
 from kernels.harness.self_contained import run_program
@@ -73,7 +75,7 @@ def answer(request: Request) -> Reply:
         return _internal(error)
 
 
-def do(request: Request) -> Built | Judged | Locked | Measured | BaselineMeasured | ProgramRan:
+def do(request: Request) -> Result:
     match request:
         case LockGate():
             return _locked(request)
@@ -85,6 +87,10 @@ def do(request: Request) -> Built | Judged | Locked | Measured | BaselineMeasure
             return measure(request)
         case RunProgram():
             return ProgramRan(report=run_program(request))
+        case Inspect():
+            return inspect(request)
+        case Profile():
+            return profile(request)
 
 
 def _locked(request: LockGate) -> Locked:

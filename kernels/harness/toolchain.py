@@ -172,7 +172,7 @@ class Nvcc:
     def target_flags(self, task: Task, flags: Sequence[str]) -> list[str]:
         if any(_CHOOSES_DEVICE.match(flag) for flag in flags):
             return []
-        name = _device_code(task)
+        name = device_code(task)
         return [f"-gencode=arch=compute_{name},code=sm_{name}"]
 
     def source_findings(self, text: str) -> list[str]:
@@ -245,7 +245,7 @@ _DEVICES = (
 )
 
 
-def _device_code(task: Task) -> str:
+def device_code(task: Task) -> str:
     """`90a` and the like: what the task's arch says, else what its gpu is."""
     if match := _COMPUTE.fullmatch(task.arch.strip().lower()):
         return match.group(1) or f"{match.group(2)}{match.group(3)}"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from activities import bundle
-from activities.bundle import pack, unpack
+from activities.bundle import pack, unpack, with_gate
 from activities.store import Store
 from specs.errors import StoreError, UserError
-from tests.fakes import REFERENCE, write_task
+from tests.fakes import GATE, REFERENCE, write_task
 
 
 @pytest.fixture
@@ -111,3 +111,75 @@ async def test_a_bundle_cannot_write_outside_its_folder(tmp_path: Path, store: S
     evil = manifest.model_copy(update={"files": {name: manifest.files["gate/gate.yaml"]}})
     with pytest.raises(StoreError, match="outside"):
         await unpack(await store.put(evil.model_dump_json().encode()), store, tmp_path / "bundles")
+
+
+async def test_references_travel_under_the_names_of_the_task(tmp_path: Path, store: Store) -> None:
+    """A file and a folder's text; what is not there is missing, and named as such."""
+    folder = tmp_path / "task"
+    (folder / "papers").mkdir(parents=True)
+    (folder / "notes.md").write_text("read me")
+    (folder / "papers" / "tiling.md").write_text("tiles")
+    (folder / "papers" / "figure.png").write_bytes(b"\x89PNG\0")
+    vendored = tmp_path / "resources" / "cutlass"
+    vendored.mkdir(parents=True)
+    (vendored / "main.cu").write_text("// fmha")
+    named = ["notes.md", "papers/", "resources/cutlass    # the baseline", "resources/absent", "notes.md"]
+    loaded = write_task(folder, ["// one"], references=named)
+    unpacked = await unpack(await pack(loaded, store, tmp_path), store, tmp_path / "bundles")
+    assert list(unpacked.references) == ["notes.md", "papers/", "resources/cutlass"]
+    assert unpacked.references["notes.md"].read_text() == "read me"
+    assert [path.name for path in unpacked.references["papers/"].iterdir()] == ["tiling.md"]
+    assert (unpacked.references["resources/cutlass"] / "main.cu").read_text() == "// fmha"
+    assert all(path.is_relative_to(unpacked.root) for path in unpacked.references.values())
+    assert unpacked.lost_references == ("resources/absent",)
+
+
+async def test_a_reference_never_brings_the_gate_along(tmp_path: Path, store: Store) -> None:
+    """A task that names its own folder shows neither cases nor reference to the optimiser."""
+    loaded = write_task(tmp_path / "task", ["// one"], references=["."])
+    unpacked = await unpack(await pack(loaded, store, tmp_path), store, tmp_path / "bundles")
+    shown = {path.name for path in unpacked.references["."].rglob("*") if path.is_file()}
+    assert shown == {"baseline.cpp", "task.yaml", "00.cpp"}
+
+
+async def test_canonical_sources_and_the_recording_travel(tmp_path: Path, store: Store) -> None:
+    """What a gate is written from, and what a run is replayed from."""
+    folder = tmp_path / "task"
+    folder.mkdir()
+    (folder / "model.py").write_text("y = x")
+    (folder / "run.jsonl").write_text("{}")
+    model = {"provider": "replay", "recording": "run.jsonl"}
+    loaded = write_task(folder, ["// one"], gate=None, canonical=["model.py"], model=model)
+    unpacked = await unpack(await pack(loaded, store, tmp_path), store, tmp_path / "bundles")
+    assert unpacked.canonical["model.py"].read_text() == "y = x"
+    assert unpacked.recording.read_text() == "{}"
+
+
+async def test_a_canonical_source_that_is_missing_is_named(tmp_path: Path, store: Store) -> None:
+    """A gate must not be written from nothing."""
+    loaded = write_task(tmp_path / "task", ["// one"], canonical=["absent.py"])
+    with pytest.raises(UserError, match=r"canonical: 'absent.py' does not exist; accepted: a file in"):
+        await pack(loaded, store, tmp_path)
+
+
+async def test_a_written_gate_takes_the_place_of_the_old_one(tmp_path: Path, store: Store) -> None:
+    """Only the gate changes; the same files give the same bundle."""
+    ref = await pack(write_task(tmp_path / "task", ["// one"]), store)
+    files = {"gate.yaml": await store.put(GATE.encode()), "reference.py": await store.put(b"# another")}
+    changed = await with_gate(ref, files, store)
+    old, new = [await unpack(one, store, tmp_path / "bundles") for one in (ref, changed)]
+    assert {path.name for path in new.gate.iterdir()} == {"gate.yaml", "reference.py"}
+    assert (new.gate / "reference.py").read_text() == "# another"
+    assert new.baseline.read_text() == old.baseline.read_text()
+    assert new.digest == old.digest
+    assert await with_gate(ref, files, store) == changed
+
+
+async def test_a_task_without_a_gate_can_be_given_one(tmp_path: Path, store: Store) -> None:
+    """Which may not lie outside of its folder."""
+    ref = await pack(write_task(tmp_path / "task", ["// one"], gate=None), store)
+    blob = await store.put(b"x")
+    given = await unpack(await with_gate(ref, {"gate.yaml": blob}, store), store, tmp_path / "bundles")
+    assert (given.gate / "gate.yaml").read_text() == "x"
+    with pytest.raises(StoreError, match="outside"):
+        await with_gate(ref, {"../seed.cpp": blob}, store)

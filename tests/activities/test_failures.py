@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from datetime import timedelta
 
 import pytest
 from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
 
 from activities.failures import told_to_temporal
 from activities.harness import Refused, Unanswered
 from kernels.harness.requests import Refusal
-from specs.errors import DeviceBusy, GateError, GateTampered, RunnerLost, SpecError, StoreError, UserError
+from specs.errors import (
+    DeviceBusy,
+    GateError,
+    GateTampered,
+    ModelError,
+    ModelFault,
+    RunnerLost,
+    SpecError,
+    StoreError,
+    UserError,
+)
 
 
 def told(error: Exception) -> ApplicationError:
@@ -65,3 +77,21 @@ def test_an_end_without_a_reply_goes_by_the_name_it_comes_to() -> None:
     """What does not mend itself is not tried for long."""
     failure = told(Unanswered("ended with status 0", "GateError"))
     assert (failure.type, failure.message, failure.non_retryable) == ("GateError", "ended with status 0", True)
+
+
+@pytest.mark.parametrize("retryable", [True, False])
+def test_a_models_server_decides_whether_and_when_it_is_asked_again(retryable: bool) -> None:
+    """Its failure goes by the name of its kind."""
+    failure = told(ModelError(ModelFault.RATE_LIMITED, "slowly", retryable=retryable, delay=2.5))
+    assert (failure.type, failure.message, failure.non_retryable) == ("Model.rate_limited", "slowly", not retryable)
+    assert failure.next_retry_delay == timedelta(seconds=2.5)
+    assert told(ModelError(ModelFault.TIMEOUT, "x", retryable=True)).next_retry_delay is None
+
+
+@pytest.mark.parametrize(("attempt", "again"), [(1, True), (4, True), (5, False), (6, False)])
+def test_a_models_server_that_answers_nonsense_is_asked_so_many_times(attempt: int, again: bool) -> None:
+    """The attempt that reaches the cap is the last one."""
+    environment = ActivityEnvironment()
+    environment.info = dataclasses.replace(environment.info, attempt=attempt)
+    error = ModelError(ModelFault.BAD_RESPONSE, "x", retryable=True, attempt_cap=5)
+    assert environment.run(told, error).non_retryable is not again

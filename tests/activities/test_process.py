@@ -124,3 +124,5 @@ async def test_programs_get_no_secrets(tmp_path: Path, monkeypatch: pytest.Monke
     assert "s3cret" not in done.tail
     assert "CUDA_HOME=/cuda" in done.tail
     assert "TEMPORAL_API_KEY" not in clean_environment({"TEMPORAL_API_KEY": "s3cret"})
+    # It does not sound like one, but is where a key for a proxy goes.
+    assert clean_environment({"ANTHROPIC_CUSTOM_HEADERS": "authorization: s3cret", "PATH": "/bin"}) == {"PATH": "/bin"}

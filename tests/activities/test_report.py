@@ -98,7 +98,30 @@ def test_a_run_without_a_kernel_has_a_report() -> None:
 
 def test_an_unknown_price_is_not_nothing() -> None:
     """A cost that is not known says so."""
-    assert "unknown price" in render(summary(charge={"usd": None}))
+    page = render(summary(charge={"calls": 1, "input_tokens": 5, "usd": None}))
+    assert "unknown price" in page
+    assert "No model was asked" not in page
+
+
+def test_every_iterations_cost_is_told_and_summed_up() -> None:
+    """By class of token; from an iteration without a price on, the sum has none either."""
+    line = summary().history[0]
+    charge = {"input_tokens": 100, "cache_write_tokens": 20, "cache_read_tokens": 3000, "output_tokens": 50, "calls": 2}
+    lines = [
+        line.model_dump() | {"charge": charge | {"usd": 0.25}},
+        line.model_dump() | {"version": "a001"},
+        line.model_dump() | {"version": "a002", "charge": charge | {"usd": 1.0}},
+        line.model_dump() | {"version": "a003", "charge": charge | {"usd": None}},
+    ]
+    whole = {"input_tokens": 300, "cache_read_tokens": 9000, "output_tokens": 150, "calls": 7, "usd": None}
+    rows = re.findall(r"<tr>(.*?)</tr>", render(summary(history=lines, charge=whole)).partition("<h2>Cost</h2>")[2])
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows[1:5]]
+    assert cells == [
+        ["v001", "2", "100", "20", "3,000", "50", "0.2500", "3,170", "0.2500"],
+        ["a002", "2", "100", "20", "3,000", "50", "1.00", "6,340", "1.25"],
+        ["a003", "2", "100", "20", "3,000", "50", "unknown price", "9,510", "unknown price"],
+        ["the whole run", "7", "300", "0", "9,000", "150", "unknown price", "9,450", "unknown price"],
+    ]
 
 
 def test_a_self_reported_page_says_so_everywhere() -> None:

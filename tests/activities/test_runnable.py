@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,21 @@ import pytest
 
 from activities import runnable
 from activities.devices import LocalDevice
-from activities.runnable import need_compiler, need_device, obstacles, refuse_unrunnable
+from activities.runnable import (
+    need_compiler,
+    need_device,
+    need_model,
+    obstacles,
+    refuse_unpriced,
+    refuse_unrunnable,
+)
 from kernels.harness import toolchain
 from specs.errors import UserError
 from specs.loader import load_task
 from specs.schema import Harness, Language
-from tests.fakes import write_task
+from tests.fakes import settings_at, write_task
+
+LOCAL = {"provider": "local", "base_url": "http://gpu-box:8000", "optimizer": "mine"}
 
 
 def found(folder: Path, **overrides: Any) -> list[tuple[str, str]]:
@@ -35,7 +45,7 @@ def test_a_complete_task_has_no_obstacle(tmp_path: Path) -> None:
         (
             {"gate": None},
             "gate",
-            "none given; a gate folder is needed: this version does not write gates (a program with its own main and "
+            "none given; a gate folder is needed: provider 'scripted' writes none (a program with its own main and "
             "reference runs with harness: self_contained)",
         ),
         ({"interface": None}, "interface", "none given; the function that every candidate exports is needed"),
@@ -51,15 +61,113 @@ def test_a_complete_task_has_no_obstacle(tmp_path: Path) -> None:
             "'triton' given; a self_contained program is one with a main: cpp or cuda",
         ),
         (
-            {"model": {"provider": "anthropic"}},
-            "model.provider",
-            "'anthropic' is not available in this version; accepted: scripted",
+            {"gate": None, "model": {"provider": "anthropic"}},
+            "gate",
+            "none given; accepted: a gate folder, or canonical: the files that say what is right, from which a gate is "
+            "written (a program with its own main and reference runs with harness: self_contained)",
+        ),
+        (
+            {"model": {"provider": "anthropic", "base_url": "https://evil.example"}},
+            "model.base_url",
+            "'https://evil.example' may not get this worker's key; accepted: https://api.anthropic.com, or the address "
+            "in ANTHROPIC_BASE_URL of the worker's environment (set it to this one to allow it), or provider: local",
+        ),
+        (
+            {"model": {"provider": "scripted", "script": "script", "base_url": "http://127.0.0.1:1"}},
+            "model.base_url",
+            "provider 'scripted' finds its address by itself; leave base_url out",
+        ),
+        (
+            {"model": {"provider": "anthropic", "optimizer": "mine", "gate_writer": "other"}, "budget": {"max_usd": 5}},
+            "budget.max_usd",
+            "5 USD cannot be kept: nobody knows the price of mine; accepted: max_tokens instead, or its prices in the "
+            "file that FERRET_PRICES names, here and at the worker",
         ),
     ],
 )
 def test_what_is_not_there_is_named(tmp_path: Path, overrides: dict[str, Any], field: str, message: str) -> None:
     """With the field, and with what is accepted there."""
     assert found(tmp_path, **overrides) == [(field, message)]
+
+
+REPLAYED: dict[str, Any] = {"provider": "replay", "recording": "run.jsonl"}
+
+
+@pytest.mark.parametrize("model", [{"provider": "anthropic"}, LOCAL, REPLAYED])
+def test_a_gate_is_written_where_the_task_says_what_is_right(tmp_path: Path, model: dict[str, Any]) -> None:
+    """By a model, or as a recorded one wrote it; no key is asked for yet."""
+    assert found(tmp_path, gate=None, canonical=["torch.py"], model=model) == []
+
+
+def test_a_limit_in_usd_can_be_kept_where_prices_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bundled or given; what is free has one, and a script asks nobody."""
+    budget, mine = {"max_usd": 5}, {"provider": "anthropic", "optimizer": "mine"}
+    for model in ({"provider": "anthropic"}, LOCAL, {"provider": "scripted", "script": "script"}):
+        assert found(tmp_path, model=model, budget=budget) == []
+    assert [field for field, _ in found(tmp_path, model=mine, budget=budget)] == ["budget.max_usd"]
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("mine: {input: 1, output: 1, cache_read: 1, cache_write_5m: 1, cache_write_1h: 1}\n")
+    monkeypatch.setenv("FERRET_PRICES", str(prices))
+    assert found(tmp_path, model=mine, budget=budget) == []
+
+
+def test_a_limit_that_the_command_line_gives_is_looked_at_too(tmp_path: Path) -> None:
+    """It need not stand in the task."""
+    task = write_task(tmp_path, ["// one"], model={"provider": "anthropic", "optimizer": "mine"}).task
+    refuse_unpriced(task)
+    with pytest.raises(UserError, match=r"^budget\.max_usd: 5 USD cannot be kept: nobody knows the price of mine;"):
+        refuse_unpriced(task.model_copy(update={"budget": task.budget.model_copy(update={"max_usd": 5.0})}))
+
+
+@pytest.mark.parametrize(
+    ("provider", "package"),
+    [("bedrock", "boto3: pip install 'ferret[bedrock]'"), ("vertex", "google-auth: pip install 'ferret[vertex]'")],
+)
+def test_a_provider_whose_package_is_missing_is_told_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, package: str
+) -> None:
+    """And one that has it is not."""
+    monkeypatch.setattr(runnable, "_installed", lambda module: False)
+    told = [("model.provider", f"{provider!r} needs the package {package}")]
+    assert found(tmp_path, model={"provider": provider}) == told
+    monkeypatch.setattr(runnable, "_installed", lambda module: True)
+    assert found(tmp_path, model={"provider": provider}) == []
+
+
+def test_a_recording_is_read_before_the_run(tmp_path: Path) -> None:
+    """Beside the task file or in a bundle; one that is not there is told with the other files."""
+    task = write_task(tmp_path, ["// one"], model=REPLAYED).task
+    assert list(obstacles(task, tmp_path)) == []
+    (tmp_path / "run.jsonl").write_text("{}\n")
+    ((at, told),) = obstacles(task, tmp_path)
+    assert (at, told) == (
+        ("model", "recording"),
+        "run.jsonl: line 1: run: Field required; accepted: a line that `client.py recording` wrote",
+    )
+    path = tmp_path / "run.jsonl"
+    placed = task.model_copy(update={"model": task.model.model_copy(update={"recording": str(path)})})
+    assert [at for at, _ in obstacles(placed)] == [("model", "recording")]
+
+
+def test_the_key_is_asked_for_where_the_worker_is(tmp_path: Path) -> None:
+    """In one line; a script needs none."""
+    settings = settings_at(tmp_path)
+    task = write_task(tmp_path, ["// one"], model={"provider": "anthropic"}).task
+    with pytest.raises(
+        UserError, match=r"^model\.provider: 'anthropic' needs a key, and .* accepted: ANTHROPIC_API_KEY"
+    ):
+        need_model(task, settings, {})
+    need_model(task, settings, {"ANTHROPIC_API_KEY": "sk-any"})
+    need_model(write_task(tmp_path, ["// one"]).task, settings, {})
+
+
+def test_a_price_file_is_read_where_the_worker_is(tmp_path: Path) -> None:
+    """Before the first answer has to be priced by it."""
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("mine: 3\n")
+    task = write_task(tmp_path, ["// one"], model={"provider": "anthropic"}).task
+    with pytest.raises(UserError, match=r"prices\.yaml: mine: 3 \(a number\) given; accepted: a mapping"):
+        need_model(task, replace(settings_at(tmp_path), prices=prices), {"ANTHROPIC_API_KEY": "sk-any"})
 
 
 @pytest.mark.parametrize("field", ["build.flags", "build.production_flags", "baseline.flags"])
@@ -98,11 +206,11 @@ PUBLIC = sorted((Path(__file__).parents[3] / "shared" / "ferret-tasks").glob("*.
 
 @pytest.mark.skipif(not PUBLIC, reason="the public task files are not beside this checkout")
 def test_every_public_task_runs_with_one_more_line(tmp_path: Path) -> None:
-    """And with an optimiser that this version has."""
+    """And nothing else."""
     for path in PUBLIC:
         task = tmp_path / path.name
         task.write_text(f"{path.read_text()}\nharness: self_contained\n")
-        assert {".".join(map(str, at)) for at, _ in obstacles(load_task(task).task)} <= {"model.provider"}, path.name
+        assert {".".join(map(str, at)) for at, _ in obstacles(load_task(task).task)} == set(), path.name
 
 
 def has(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> None:

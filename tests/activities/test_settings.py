@@ -76,3 +76,12 @@ def test_a_file_elsewhere_is_none_of_homes_business(tmp_path: Path) -> None:
     """Its error stays what it is."""
     with pytest.raises(FileNotFoundError), Settings(home=tmp_path / "home", store="").writing_home():
         (tmp_path / "elsewhere" / "x").open()
+
+
+def test_a_file_of_prices_is_found_or_refused(tmp_path: Path) -> None:
+    """Where none is named, the bundled prices count alone."""
+    (tmp_path / "prices.yaml").touch()
+    assert Settings.from_env({}).prices is None
+    assert Settings.from_env({"FERRET_PRICES": str(tmp_path / "prices.yaml")}).prices == tmp_path / "prices.yaml"
+    with pytest.raises(UserError, match=r"FERRET_PRICES is .*gone\.yaml, which is not a file; accepted: a YAML file"):
+        Settings.from_env({"FERRET_PRICES": str(tmp_path / "gone.yaml")})

@@ -275,6 +275,15 @@ def test_references_are_not_looked_for(write: Write) -> None:
     assert load_task(write(f"{SMALL}references: [not/here]\n")).check_files() == []
 
 
+def test_canonical_sources_and_a_recording_are_looked_for(write: Write) -> None:
+    """A gate is written from the one, a run is replayed from the other."""
+    path = write(f"{SMALL}canonical: [absent.py, .]\nmodel: {{provider: replay, recording: absent.jsonl}}\n")
+    told = {problem.field: problem.message for problem in load_task(path).check_files()}
+    assert told["canonical[0]"] == "'absent.py' is neither beside the task nor in resources/"
+    assert told["canonical[1]"] == "'.' is a folder; a file is needed"
+    assert told["model.recording"].startswith("'absent.jsonl' is not there")
+
+
 @pytest.mark.parametrize("name", ["x" * 5000, '"a\\0b"'])
 def test_a_name_that_no_file_can_bear_is_not_there(write: Write, name: str) -> None:
     """A name too long or with a zero byte is a problem, not an OSError."""

@@ -45,6 +45,7 @@ PROPOSAL = Proposal(source=BLOB, normal=DIGEST, origin=Origin.OPTIMIZER, label="
 BUILT = BuildResult(status=BuildStatus.BUILT, key=DIGEST, library=BLOB)
 FAILED = BuildResult(status=BuildStatus.FAILED, key=DIGEST, log_tail="error")
 PASSED = Verdict(passed=True, library=DIGEST, gate=DIGEST, cases=4)
+PUBLIC = PASSED.model_copy(update={"scope": "public"})
 REFUSED = Verdict(passed=False, failure=FAILURE, library=DIGEST, gate=DIGEST, cases=1)
 MEASURED = Measurement(
     library=DIGEST,
@@ -159,6 +160,7 @@ def test_a_whole_walk_is_accepted(whole: dict[str, Any]) -> None:
     [
         ({"verdict": None}, "has not passed the judge"),
         ({"verdict": REFUSED}, "has not passed the judge"),
+        ({"verdict": PUBLIC}, "on the public cases alone is no verdict"),
         ({"measurement": None, "build": FAILED}, "was not built"),
         ({"measurement": None, "build": None}, "was not built"),
         ({"measurement": None, "verdict": None, "proposal": None}, "needs a proposal"),
@@ -172,6 +174,12 @@ def test_a_walk_with_a_gap_is_refused(changes: dict[str, Any], why: str) -> None
     """An unjudged kernel has no times, an unbuilt one no verdict, an attempt no win's number."""
     with pytest.raises(ValidationError, match=why):
         Iteration.model_validate({**ATTEMPT, **changes})
+
+
+def test_a_look_at_the_public_cases_accepts_nothing() -> None:
+    """Acceptance is the last judgement of all; a quick one cannot stand in for it."""
+    with pytest.raises(ValidationError, match="on the public cases alone accepts nothing"):
+        Acceptance(version="v001", accepted=True, reason="", verdict=PUBLIC)
 
 
 def test_a_win_needs_a_measurement() -> None:
@@ -275,3 +283,24 @@ def test_a_report_of_0_wins_nothing_and_an_unbuilt_program_reports_nothing() -> 
         Iteration(**REPORTED_WIN | {"self_reported": nothing})
     with pytest.raises(ValidationError, match="not built cannot report"):
         Iteration(**REPORTED_WIN | {"build": FAILED})
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("n1024 (normal): c is off by 3 at [0, 5]", "wrong in case n1024 (normal): c is off by 3 at [0, 5]"),
+        ("n1024: no answer came", "wrong in case n1024 at c: no answer came"),
+        ("no answer came", "wrong in case 'n1024' at c: no answer came"),
+        ("n10240 (normal): other", "wrong in case 'n1024' at c: n10240 (normal): other"),
+    ],
+)
+def test_a_refusal_names_case_and_tensor_once(message: str, said: str) -> None:
+    """Whether the judge's message has them already or not."""
+    failure = Failure(
+        kind=FailureKind.WRONG,
+        verification=VerificationStage.NUMERICS,
+        case="n1024",
+        first_failing_stage="c",
+        message=message,
+    )
+    assert failure.told == said

@@ -11,8 +11,8 @@ from specs.outcomes import Charge, Stage
 from specs.plan import Plan
 from specs.schema import Budget
 from tests.fakes import write_task
-from workflows.budget import MOST, added, extend, unusable, why_over
-from workflows.state import BudgetExtension, RunState
+from workflows.budget import MOST, allowance, extend, left, unusable, why_over
+from workflows.state import Allowance, BudgetExtension, RunState
 
 
 @pytest.fixture
@@ -55,8 +55,31 @@ def test_stalls_do_not_end_reproduce(plan: Plan) -> None:
 
 def test_an_unknown_price_stays_unknown() -> None:
     """It never becomes 0 on the way."""
-    assert added(Charge(usd=1.0), Charge(usd=None, input_tokens=3)) == Charge(usd=None, input_tokens=3)
-    assert added(Charge(usd=1.0), Charge(usd=0.5)).usd == 1.5
+    assert Charge(usd=1.0) + Charge(usd=None, input_tokens=3) == Charge(usd=None, input_tokens=3)
+    assert (Charge(usd=1.0) + Charge(usd=0.5)).usd == 1.5
+
+
+def test_every_class_of_tokens_counts_against_the_budget() -> None:
+    """Also those that a cache made cheap: the USD budget knows the difference."""
+    charge = Charge(input_tokens=1, cache_read_tokens=2, cache_write_tokens=3, output_tokens=4, calls=1)
+    assert charge.tokens == 10
+    twice = charge + charge
+    assert (twice.tokens, twice.calls, twice.cache_read_tokens) == (20, 2, 4)
+
+
+def test_conversations_side_by_side_share_what_is_left() -> None:
+    """Together they cannot use more than there is."""
+    one = state(charge=Charge(output_tokens=40, usd=0.5))
+    assert allowance(one, 3) == Allowance(tokens=20, usd=0.5)
+    assert allowance(one.model_copy(update={"budget": Budget()}), 3) == Allowance()
+
+
+def test_what_is_left_of_an_allowance_is_never_less_than_nothing() -> None:
+    """And a price that is unknown leaves nothing of an allowance in USD."""
+    assert left(Allowance(tokens=100, usd=2.0), Charge(output_tokens=30, usd=0.5)) == (70, 1.5)
+    assert left(Allowance(tokens=10, usd=0.1), Charge(output_tokens=30, usd=0.5)) == (0, 0.0)
+    assert left(Allowance(usd=2.0), Charge(usd=None)) == (None, 0.0)
+    assert left(Allowance(), Charge(usd=None)) == (None, None)
 
 
 def test_an_extension_adds_to_what_is_limited() -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from specs.outcomes import Ending, Iteration, Stage
+from specs.dialogue import Mode
+from specs.outcomes import BlobRef, Ending, Iteration, Stage
 from specs.plan import Plan
+from specs.schema import Model, Provider
 from tests.fakes import write_task
 from workflows import ledger
 from workflows.ledger import Slot, next_round, settle
@@ -22,6 +24,12 @@ BLOB = {"sha256": SHA, "size": 1}
 def plan(tmp_path: Path) -> Plan:
     loaded = write_task(tmp_path, ["// one"], search={"width": 2, "stall_after": 2}, stage_gate={"ratio": 0.9})
     return Plan.of(loaded.task, loaded.digest)
+
+
+@pytest.fixture
+def thinking(plan: Plan) -> Plan:
+    """The same with a model for its optimiser."""
+    return plan.model_copy(update={"model": Model()})
 
 
 @pytest.fixture
@@ -117,9 +125,79 @@ def test_a_repeated_source_remembers_its_first_answer(plan: Plan, state: RunStat
 
 def test_the_end_of_the_script_is_no_iteration(plan: Plan, state: RunState) -> None:
     """It takes no number and no budget."""
-    nothing = IterationResult(index=0, ending=Ending.NO_PROPOSAL, reason="all played", label="")
+    nothing = IterationResult(index=0, ending=Ending.NO_PROPOSAL, reason="all played", label="", exhausted=True)
     assert book(plan, state, nothing) == []
     assert (state.exhausted, state.next_index, state.script_position, state.attempts) == (True, 0, 0, 0)
+
+
+def test_a_model_that_hands_nothing_in_may_be_asked_again(thinking: Plan, state: RunState) -> None:
+    """Unlike a script that is played out; the attempt counts."""
+    book(thinking, state, result(0, Ending.NO_PROPOSAL))
+    assert (state.exhausted, state.attempts, state.since_win) == (False, 1, 1)
+
+
+def test_after_a_stall_a_model_thinks_alone_and_then_pivots(thinking: Plan, state: RunState) -> None:
+    """Research is no attempt that failed: it does not make the next stall come sooner."""
+    modes = []
+    for index, ending in enumerate(
+        [Ending.REFUSED, Ending.REFUSED, Ending.RESEARCHED, Ending.REFUSED, Ending.REFUSED, Ending.RESEARCHED]
+    ):
+        book(thinking, state, result(index, ending))
+        modes.append((state.mode.value, len(next_round(thinking, state))))
+    assert modes == [("improve", 2), ("research", 1), ("pivot", 2), ("improve", 2), ("research", 1), ("pivot", 2)]
+    assert (state.since_win, state.attempts) == (4, 6)
+
+
+def test_a_win_forgets_the_research_before_it(thinking: Plan, state: RunState) -> None:
+    """The lever has been pulled; the next stall gets a research turn of its own."""
+    book(thinking, state, result(0, Ending.REFUSED), result(1, Ending.REFUSED))
+    lever = BlobRef.model_validate(BLOB)
+    book(thinking, state, result(2, Ending.RESEARCHED).model_copy(update={"lever": lever}))
+    assert (state.lever, state.mode) == (lever, Mode.PIVOT)
+    book(thinking, state, result(3, Ending.WIN))
+    assert (state.lever, state.researched, state.mode) == (None, 0, Mode.IMPROVE)
+
+
+def test_a_script_never_researches(plan: Plan, state: RunState) -> None:
+    """It does not read what came of it."""
+    for index in range(4):
+        book(plan, state, result(index, Ending.REFUSED))
+    assert (state.stalls, state.mode) == (2, Mode.IMPROVE)
+
+
+def test_notes_of_siblings_side_by_side_are_the_winners(thinking: Plan, state: RunState) -> None:
+    """Otherwise those of the last one that has some."""
+    first, second = (BlobRef(sha256=digit * 64, size=1) for digit in "12")
+    one = result(0, Ending.WIN).model_copy(update={"notes": first})
+    other = result(1, Ending.REFUSED).model_copy(update={"notes": second})
+    book(thinking, state, one, other)
+    assert state.notes == first
+    book(thinking, state, result(2, Ending.REFUSED), result(3, Ending.REFUSED).model_copy(update={"notes": second}))
+    assert state.notes == second
+
+
+@pytest.mark.parametrize("field", ["over_budget", "gave_up"])
+def test_what_no_iteration_can_mend_ends_the_search(thinking: Plan, state: RunState, field: str) -> None:
+    """In the words of the iteration that met it; the champion stays."""
+    book(thinking, state, result(0, Ending.WIN))
+    book(thinking, state, result(1, Ending.UNREVIEWED).model_copy(update={field: "no money left"}))
+    assert state.stop_reason == "no money left"
+    assert state.champion is not None
+    assert state.champion.version == "v001"
+
+
+def test_a_parameter_search_is_told_what_came_of_its_settings(plan: Plan, state: RunState) -> None:
+    """Nobody else carries it."""
+    book(plan, state, result(0, Ending.WIN, 0.5), result(1, Ending.REFUSED))
+    assert ledger.searched(plan, state) == ()
+    tune = plan.model_copy(update={"model": Model(provider=Provider.TUNE)})
+    assert [(one.label, one.score) for one in ledger.searched(tune, state)] == [("x", 0.5), ("x", None)]
+
+
+def test_a_win_that_was_not_reviewed_may_be_handed_in_again(thinking: Plan, state: RunState) -> None:
+    """It was never answered."""
+    book(thinking, state, result(0, Ending.UNREVIEWED))
+    assert ledger.tried(state) == {}
 
 
 def test_a_round_takes_people_first_and_never_more_than_the_budget(plan: Plan, state: RunState) -> None:

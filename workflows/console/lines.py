@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from specs.outcomes import Ending, Interval, labelled
+from activities.interpreter import command
+from specs.outcomes import Charge, Ending, Interval, labelled
 from specs.schema import Budget
 from workflows.budget import counted
 from workflows.state import HistoryLine, Phase, Status
@@ -63,6 +64,24 @@ def budget_text(budget: Budget) -> str:
     return f"{iterations}, {counted(budget.max_wall_minutes, 'minute')}{tokens}{usd}"
 
 
+def usd_text(usd: float | None) -> str:
+    """`3.41 USD`; what is less than one to a hundredth of a cent, and what nobody knows by that name."""
+    if usd is None:
+        return "price unknown"
+    return f"{usd:.2f} USD" if usd >= 1 or usd == 0 else f"{usd:.4f} USD"
+
+
+def tokens_text(charge: Charge) -> str:
+    """`340k in, 800k cached, 60k out, 41 calls`; what was written to a server's cache was read in, too."""
+    read = charge.input_tokens + charge.cache_write_tokens
+    calls = counted(charge.calls, "call")
+    return f"{size(read)} in, {size(charge.cache_read_tokens)} cached, {size(charge.output_tokens)} out, {calls}"
+
+
+def cost_text(charge: Charge) -> str:
+    return f"{tokens_text(charge)}, {usd_text(charge.usd)}"
+
+
 def ending_word(ending: Ending) -> str:
     return ending.value.replace("_", " ")
 
@@ -75,7 +94,8 @@ def history_line(line: HistoryLine) -> str:
     shown = f" ({clean(ratios)})" if ratios else ""
     label = f" {clean(line.label)}" if line.label else ""
     ending = labelled(ending_word(line.ending), line.standing)
-    return f"{line.version} {ending}{label}: {clean(line.reason)}{score}{shown}"
+    cost = f" [{cost_text(line.charge)}]" if line.charge is not None else ""
+    return f"{line.version} {ending}{label}: {clean(line.reason)}{score}{shown}{cost}"
 
 
 def events(before: Status | None, after: Status, fresh: Iterable[HistoryLine]) -> list[str]:
@@ -99,8 +119,18 @@ def events(before: Status | None, after: Status, fresh: Iterable[HistoryLine]) -
         lines.append(f"budget now {budget_text(after.budget)}")
     known = len(before.hints) if before else 0
     lines.extend(f"hint: {clean(hint)}" for hint in after.hints[known:])
+    if after.pause_reason and after.pause_reason != (before.pause_reason if before else None):
+        lines.append(f"paused: {clean(after.pause_reason)}")
     if after.stop_reason and not (before and before.stop_reason):
         lines.append(f"ending: {clean(after.stop_reason)}")
     if after.phase not in OVER and (before is None or after.phase is not before.phase):
         lines.append(after.phase.value)
+        if after.phase is Phase.AWAITING_APPROVAL:
+            lines.append(approval_needed(after.run_id))
     return lines
+
+
+def approval_needed(run_id: str) -> str:
+    """What a run that waits for a person's word on its gate wants."""
+    read, approve = command("client.py", "gate", run_id), command("client.py", "approve-gate", run_id)
+    return f"read the gate: {read}; then: {approve} (or with --refuse --reason TEXT)"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import getpass
 import json
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from activities.agents.draft import Draft
 from activities.bundle import MAX_SOURCE_BYTES
 from activities.store import Store, write_atomically
 from specs.errors import StoreError, UserError
@@ -108,6 +110,24 @@ async def write_export(folder: Path, status: Status, lines: list[HistoryLine], s
     write_atomically(folder / "history.json", history.encode())
     write_atomically(folder / EXPORT_MARK, status.model_dump_json(indent=2).encode())
     return labelled(f"{folder}: {what}, {counted(len(lines), 'iteration')}", status.plan.standing)
+
+
+async def gate_files(status: Status, store: Store) -> dict[str, bytes]:
+    """What the gate that the run has written is made of, by name. Raises UserError without one, StoreError."""
+    if status.written_gate is None:
+        shipped = "its task brings one" if status.plan.gated else "none is written yet"
+        raise UserError(f"run {status.run_id} has written no gate ({shipped})")
+    draft = Draft.model_validate_json(await store.get(status.written_gate.gate))
+    return {str(_inside(name)): await store.get(ref) for name, ref in sorted(draft.files.items())}
+
+
+def write_gate(folder: Path, files: Mapping[str, bytes]) -> str:
+    """Write a gate into a new folder; gives a line that says so. Raises UserError for one that holds something."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"-o {folder} is there already; accepted: a new folder")
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    return f"written to {folder}: {', '.join(files)}"
 
 
 def _exported(folder: Path) -> str | None:

@@ -72,6 +72,15 @@ class Run:
         return state_word(self.description.status)
 
     @property
+    def task(self) -> str:
+        return self.description.typed_search_attributes.get(visibility.TASK) or ""
+
+    @property
+    def first_execution(self) -> str:
+        """What its models' answers are kept under: a run that continued as new is several executions."""
+        return self.description.raw_description.workflow_execution_info.first_run_id or self.description.run_id
+
+    @property
     def cancelling(self) -> bool:
         """Somebody has asked for its cancellation, and it has not ended yet."""
         return self.description.raw_description.workflow_extended_info.cancel_requested
@@ -161,6 +170,8 @@ class Session:
                 champion=found.get(visibility.CHAMPION) or "",
                 score=found.get(visibility.SCORE),
                 iteration=found.get(visibility.ITERATION),
+                tokens=found.get(visibility.TOKENS),
+                usd=found.get(visibility.USD),
                 started=execution.start_time,
             )
             # A run that continued as new is several executions under one id; the newest speaks for it.

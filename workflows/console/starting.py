@@ -17,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.bundle import pack
 from activities.harness import Harness
 from activities.interpreter import command
-from activities.runnable import buildable, obstacles
+from activities.runnable import buildable, obstacles, refuse_unpriced
 from activities.settings import Settings
 from kernels.harness.requests import Locked, LockGate, Sandbox
 from specs import schema
@@ -38,12 +38,15 @@ REGISTERING = 40  # attempts to start while the server takes in new search attri
 def checked(settings: Settings, path: Path) -> LoadedTask:
     """A task that this version can run, every file it names in place, with a gate that works; raises SpecError."""
     loaded = load_task(path)
-    for problem in loaded.warnings:
-        note(str(problem), warning=True)
-    problems = [loaded.problem(at, message) for at, message in obstacles(loaded.task)]
+    told = [*loaded.warnings, *loaded.check_references()]
+    for problem in told:
+        if problem.severity == "warning":
+            note(str(problem), warning=True)
+    problems = [problem for problem in told if problem.severity == "error"]
+    problems += [loaded.problem(at, message) for at, message in obstacles(loaded.task, loaded.path.parent)]
     if buildable(loaded.task):  # otherwise files would be asked for that could not be used
         problems += loaded.check_files()
-    if not problems and loaded.task.harness is schema.Harness.GATE:
+    if not problems and loaded.task.gate is not None:
         problems = asyncio.run(_rehearse(settings, loaded))
     if problems:
         raise SpecError(problems)
@@ -85,6 +88,19 @@ def planned(loaded: LoadedTask, budget: Mapping[str, float | None], model: str |
             raise UserError(f"--{name.replace('_', '-')} is {problem}")
     chosen = plan.model.model_copy(update={"optimizer": model}) if model else plan.model
     return plan.model_copy(update={"budget": plan.budget.model_copy(update=given), "model": chosen})
+
+
+def estimated(settings: Settings, task: schema.Task, plan: Plan) -> str:
+    """What the run may cost, in a line.
+
+    Raises UserError for a limit in USD that nobody could keep, since a model's price is unknown.
+    """
+    from activities.llm.estimate import described, estimate  # prices take a moment to load
+    from activities.llm.prices import Prices
+
+    planned_task = task.model_copy(update={"model": plan.model, "budget": plan.budget})
+    refuse_unpriced(planned_task)  # the command line may have given the limit or the model
+    return described(estimate(planned_task, Prices.of(settings)))
 
 
 def isolation(settings: Settings, given: str | None) -> Sandbox:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
+from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specs.schema import Argument, Harness, Interface, Task
+from specs import references
+from specs.errors import Problem
+from specs.loader import LoadedTask
+from specs.schema import Argument, Harness, Interface, Provider, Task
 from workflows.console.lines import budget_text, clean, printable_source
 
 
@@ -40,7 +45,13 @@ def _task_facts(task: Task) -> list[tuple[str, str]]:
     program = f" ({' '.join((task.baseline.program, *task.baseline.flags))})" if task.baseline.program else ""
     strict = ", strict: every config must also reach its own target" if task.stage_gate.strict else ""
     search, model = task.search, task.model
-    played = f"script {model.script}" if model.script else f"{model.optimizer}, reviewer {model.reviewer}"
+    models = f"{model.optimizer}, reviewer {model.reviewer or 'none: wins are not reviewed'}"
+    at = f", at {model.base_url}" if model.base_url else ""
+    played = {
+        Provider.SCRIPTED: f"script {model.script}",
+        Provider.REPLAY: f"recording {model.recording}",
+        Provider.TUNE: "no model: the parameters that a kernel declares",
+    }.get(model.provider, f"{models}{at}")
     facts = [
         ("device", f"{task.gpu}, {task.arch}, {task.precision}, {task.language.value}"),
         ("problem", task.problem.description),
@@ -49,6 +60,7 @@ def _task_facts(task: Task) -> list[tuple[str, str]]:
         ("scoring", f"{task.scoring.value}; stage gate at {task.stage_gate.ratio:g}{strict}"),
         ("interface", _signature(task.interface) if task.interface else "none"),
         ("gate", task.gate or _no_gate(task)),
+        ("canonical", ", ".join(task.canonical) or "none"),
         ("seed", task.seed or "none"),
         ("search", f"width {search.width}, stall after {search.stall_after}, minimum gain {search.min_gain:g}"),
         ("optimizer", f"{model.provider.value}: {played}"),
@@ -74,7 +86,8 @@ def _task_facts(task: Task) -> list[tuple[str, str]]:
 def _no_gate(task: Task) -> str:
     if task.harness is Harness.SELF_CONTAINED:
         return "none: nothing is verified"
-    return "none: one is written first (a program that reports on itself needs `harness: self_contained`)"
+    approved = ", and waits for a person's approval" if task.approve_gate else ""
+    return f"none: one is written first{approved} (a program that reports on itself needs `harness: self_contained`)"
 
 
 def _signature(interface: Interface) -> str:
@@ -84,6 +97,31 @@ def _signature(interface: Interface) -> str:
         return f"{argument.name or 'stream'}: {typed}{argument.kind.value}"
 
     return f"{interface.entry}({', '.join(shown(argument) for argument in interface.arguments)})"
+
+
+def counted_references(tasks: Iterable[LoadedTask]) -> tuple[Counter[str], list[Problem]]:
+    """How many references of these tasks come from each source, and those that are not there."""
+    found: Counter[str] = Counter()
+    missing = []
+    for task in tasks:
+        for index, entry in enumerate(task.task.references):
+            place = references.resolve(entry, task.path.parent)
+            if place is None:
+                what = f"{references.name_of(entry)!r} is neither beside the task nor in {references.FOLDER}/"
+                missing.append(task.problem(("references", index), what))
+            else:
+                found[references.source_of(place, task.path.parent)] += 1
+    return found, missing
+
+
+def references_table(found: Counter[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
+    table.add_column("source", overflow="fold")
+    table.add_column("references", justify="right", no_wrap=True)
+    for source, count in found.most_common():
+        table.add_row(Text(clean(source)), str(count))
+    table.add_row(Text("together", style="dim"), Text(str(found.total()), style="dim"))
+    return table
 
 
 def diff_lines(old: str, new: str, old_name: str, new_name: str) -> list[Text]:

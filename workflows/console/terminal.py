@@ -12,18 +12,22 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from specs.outcomes import Ending, Interval, Measurement, SelfReported, Stage, labelled
+from specs.outcomes import Charge, Ending, Interval, Measurement, SelfReported, Stage, labelled
 from specs.plan import Plan
 from workflows.budget import counted
 from workflows.console.lines import (
     OVER,
+    approval_needed,
     clean,
+    cost_text,
     duration,
     ending_word,
     interval_text,
     microseconds,
     ratio_text,
     size,
+    tokens_text,
+    usd_text,
 )
 from workflows.console.waiting import Notice
 from workflows.state import HistoryLine, Phase, RunResult, Status
@@ -242,7 +246,6 @@ def header(status: Status) -> RenderableType:
 def budget_bars(status: Status, elapsed: timedelta | None = None, *, width: int = 20) -> RenderableType:
     """What has been spent of each limit, and how long the run has existed."""
     budget, charge = status.budget, status.charge
-    tokens = charge.input_tokens + charge.output_tokens
     done = status.wins + status.attempts
     spent: list[tuple[str, float | None, float | None, str]] = [
         ("iterations", done, budget.max_iterations, f"{done} of {budget.max_iterations}"),
@@ -254,18 +257,25 @@ def budget_bars(status: Status, elapsed: timedelta | None = None, *, width: int 
             + (f" charged, {duration(elapsed.total_seconds())} in all" if elapsed else " charged"),
         ),
     ]
-    if tokens or budget.max_tokens:
-        limit = f" of {size(budget.max_tokens)}" if budget.max_tokens else ""
-        spent.append(("tokens", tokens, budget.max_tokens, f"{size(tokens)}{limit}"))
+    if charge.tokens or budget.max_tokens:
+        spent.append(("tokens", charge.tokens, budget.max_tokens, _tokens_spent(charge.tokens, budget.max_tokens)))
     if charge.usd is None or charge.usd or budget.max_usd:
-        limit = f" of {budget.max_usd:g}" if budget.max_usd else ""
-        spent.append(
-            ("USD", charge.usd, budget.max_usd, f"{'unknown' if charge.usd is None else f'{charge.usd:.2f}'}{limit}")
-        )
+        spent.append(("USD", charge.usd, budget.max_usd, _usd_spent(charge.usd, budget.max_usd)))
     table = Table.grid(padding=(0, 1))
     for label, used, most, text in spent:
         table.add_row(Text(label, style="dim"), _share_bar(used, most, width), text)
-    return table
+    return Group(table, Text(tokens_text(charge), style="dim")) if charge.calls else table
+
+
+def _tokens_spent(used: int, most: int | None) -> str:
+    return f"{size(used)} of {size(most)}, {size(max(0, most - used))} left" if most else size(used)
+
+
+def _usd_spent(used: float | None, most: float | None) -> str:
+    if used is None:
+        return f"price unknown, limit {most:g}" if most else "price unknown"
+    shown = usd_text(used).removesuffix(" USD")
+    return f"{shown} of {most:g}, {max(0.0, most - used):.2f} left" if most else shown
 
 
 def _share_bar(used: float | None, most: float | None, width: int) -> Text:
@@ -283,13 +293,18 @@ def history_table(lines: Iterable[HistoryLine], *, width: int = WIDE) -> Rendera
 
     In less than `WIDE` columns the reason stands in lines of its own, indented.
     """
+    lines = list(lines)
     if width < WIDE:
         return _narrow_history(lines)
+    paid = any(line.charge is not None for line in lines)
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
     table.add_column("version", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
     table.add_column("score", justify="right", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
+    if paid:
+        table.add_column("tokens", justify="right", no_wrap=True)
+        table.add_column("USD", justify="right", no_wrap=True)
     table.add_column("candidate", overflow="ellipsis", no_wrap=True, max_width=28)
     table.add_column("reason", overflow="fold")
     for line in lines:
@@ -299,10 +314,17 @@ def history_table(lines: Iterable[HistoryLine], *, width: int = WIDE) -> Rendera
             Text(labelled(ending_word(line.ending), line.standing), style=style),
             ratio_text(line.score),
             f"{line.seconds:.0f}",
+            *(_cost_cells(line.charge) if paid else ()),
             Text(clean(line.label), style="dim"),
             Text(clean(line.reason)),
         )
     return table
+
+
+def _cost_cells(charge: Charge | None) -> tuple[str, str]:
+    if charge is None:
+        return "-", "-"
+    return size(charge.tokens), "unknown" if charge.usd is None else usd_text(charge.usd).removesuffix(" USD")
 
 
 def _narrow_history(lines: Iterable[HistoryLine]) -> RenderableType:
@@ -316,6 +338,8 @@ def _narrow_history(lines: Iterable[HistoryLine]) -> RenderableType:
         )
         head.no_wrap, head.overflow = True, "ellipsis"
         parts += [head, Padding(Text(clean(line.reason)), (0, 0, 0, 4))]
+        if line.charge is not None:
+            parts.append(Padding(Text(cost_text(line.charge), style="dim"), (0, 0, 0, 4)))
     return Group(*parts)
 
 
@@ -359,6 +383,10 @@ def run_view(
 
 def _standing_notes(status: Status) -> list[str]:
     notes = []
+    if status.phase is Phase.AWAITING_APPROVAL:
+        notes.append(approval_needed(status.run_id))
+    if status.pause_reason:
+        notes.append(f"paused: {clean(status.pause_reason)}")
     if status.hints:
         notes.append(f"hints: {' | '.join(clean(hint) for hint in status.hints[-3:])}")
     if status.waiting_submissions:
@@ -446,6 +474,8 @@ def _facts(status: Status, ui: str) -> list[tuple[str, str]]:
     if status.gate_digest:
         facts.append(("gate", status.gate_digest))
     facts.append(("charged", f"{status.charged_minutes:.1f} min"))
+    if status.charge.calls:
+        facts.append(("models", cost_text(status.charge)))
     if status.delivery:
         files = f"{status.delivery.folder} ({', '.join(sorted(status.delivery.files))})"
         facts.append(("delivered", labelled(files, status.plan.standing)))
@@ -471,9 +501,11 @@ class RunRow:
     score: float | None
     iteration: int | None
     started: datetime
+    tokens: int | None = None  # None: no model was asked
+    usd: float | None = None  # None with tokens: the price is unknown
 
 
-DROPPED = ("task", "stage", "phase")  # in this order, when the terminal is too narrow for all
+DROPPED = ("task", "stage", "phase", "cost")  # in this order, when the terminal is too narrow for all
 
 
 def runs_table(rows: Iterable[RunRow], now: datetime, *, width: int = 160) -> Table:
@@ -487,15 +519,16 @@ def runs_table(rows: Iterable[RunRow], now: datetime, *, width: int = 160) -> Ta
             "stage": Text(row.stage),
             "champion": Text(row.champion or "-"),
             "score": Text(ratio_text(row.score)),
+            "cost": Text("-" if row.tokens is None else f"{size(row.tokens)} tokens, {usd_text(row.usd)}"),
             "started": Text(f"{duration((now - row.started).total_seconds())} ago"),
         }
         for row in rows
     ]
-    names = ("run", "task", "state", "phase", "stage", "champion", "score", "started")
+    names = ("run", "task", "state", "phase", "stage", "champion", "score", "cost", "started")
     widths = {name: max(len(name), *(row[name].cell_len for row in cells)) if cells else len(name) for name in names}
-    shown = list(names)
+    shown = [name for name in names if name != "cost" or any(row[name].plain != "-" for row in cells)]
     for name in DROPPED:
-        if _joined(widths[one] for one in shown) > width:
+        if name in shown and _joined(widths[one] for one in shown) > width:
             shown.remove(name)
     # At its own width even in a terminal that is narrower still: there the lines go on below.
     table = Table(

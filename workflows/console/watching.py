@@ -112,7 +112,7 @@ class Look:
         """The run knows which iterations are at work; what each is doing, only the iteration itself knows."""
         if status.phase not in (Phase.ITERATING, Phase.STOPPING):
             return status
-        steps = []
+        steps, charge = [], status.charge
         for index in range(status.iteration, status.iteration + status.plan.search.width):
             child = self._session.client.get_workflow_handle(f"{status.run_id}/iter-{index:03d}")
             try:
@@ -120,7 +120,8 @@ class Look:
             except (RPCError, WorkflowQueryFailedError):
                 continue  # not started yet, ended just now, or its worker is gone: the next look will tell
             steps.append(f"iteration {index:03d}: {step.step}{f' {step.label}' if step.label else ''}")
-        return status.model_copy(update={"activity": "; ".join(steps)}) if steps else status
+            charge += step.charge
+        return status.model_copy(update={"activity": "; ".join(steps), "charge": charge}) if steps else status
 
 
 async def watch_to_end(session: Session, run: Run) -> int:

@@ -20,9 +20,10 @@ from kernels.harness import calibrate, cubin, device, sandbox, trial
 from kernels.harness.arena import CandidateFault
 from kernels.harness.cubin import DeviceCode
 from kernels.harness.gate import Case, Gate
-from kernels.harness.gpu import checked
+from kernels.harness.gpu import checked, counters
 from kernels.harness.gpu.arena import DeviceArena, DeviceFilled, GateDevice, bytes_needed
 from kernels.harness.gpu.checked import MakeRecorder
+from kernels.harness.gpu.counters import Kernel
 from kernels.harness.gpu.process import Executor, descendants
 from kernels.harness.gpu.runner import GpuRunner, Parts
 from kernels.harness.gpu_state import State, Watch, watching
@@ -31,6 +32,7 @@ from kernels.harness.recorder import Recorder
 from kernels.harness.requests import Sandbox
 from kernels.harness.roofline import Peaks
 from kernels.harness.runner import Tools
+from kernels.harness.trial import Question
 from kernels.harness.triton_host import TritonRecorder
 from specs.errors import MachineError, UserError
 from specs.outcomes import Device, FailureKind
@@ -135,6 +137,17 @@ class Gpu:
         asked = [trial.ask(gate, self.task, case, gate.distributions[0], rng) for case in by_size[:CHECKED_CASES]]
         make_recorder, code = self.recording(library)
         return checked.check(self._parts, code, make_recorder, asked)
+
+    def counted(self, question: Question, library: bytes, rng: np.random.Generator) -> list[Kernel] | str:
+        """One call of a candidate under Nsight Compute: its kernels, or why nothing could be counted."""
+        memory = self.memory([question.buffers])
+        try:
+            make_recorder, code = self.recording(library)
+            return counters.count(self._parts, self.task, memory, code, make_recorder, question, rng)
+        except CandidateFault as fault:
+            return str(fault)
+        finally:
+            memory.close()
 
     def host_us(self, contestant: GpuRunner, filled: DeviceFilled, slots: np.ndarray, timeout_s: float) -> float:
         """Microseconds from the first launch until the caller knows that all is done, with nothing hidden."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from kernels.harness import runner as runner_module
 from kernels.harness import sandbox, trial
@@ -236,6 +237,22 @@ def test_held_out_cases_are_judged_only_when_asked(bench: Bench) -> None:
     failure = bench.judge(source, held_out=True).failure
     assert failure is not None
     assert failure.case == "odd"
+
+
+def test_the_public_cases_are_the_configs_alone(bench: Bench) -> None:
+    """A kernel that is wrong on an edge passes them, and its verdict says what it is worth."""
+    quick = bench.judge(kernel(after="if (M == 1) y[0] += 1;"), scope="public")
+    assert quick.passed
+    assert (quick.scope, quick.memory_check) == ("public", "")
+    wrong = bench.judge(kernel(columns="N - 1"), scope="public")
+    assert wrong.failure is not None
+    assert wrong.failure.verification is VerificationStage.NUMERICS
+
+
+def test_held_out_cases_are_never_public(bench: Bench, tmp_path: Path) -> None:
+    """They would tell an optimiser what acceptance looks at."""
+    with pytest.raises(ValidationError, match="held-out cases are none of the public ones"):
+        bench.judge_request(tmp_path / "kernel.so", held_out=True, scope="public")
 
 
 def test_atomics_may_be_allowed(make_bench: Callable[..., Bench]) -> None:

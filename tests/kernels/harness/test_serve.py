@@ -11,7 +11,20 @@ import pytest
 
 from kernels.harness import device
 from kernels.harness import serve as serve_module
-from kernels.harness.requests import Build, Judge, Judged, LockGate, Measure, Measured, Reply, Request
+from kernels.harness.requests import (
+    Build,
+    Inspect,
+    Inspected,
+    Judge,
+    Judged,
+    LockGate,
+    Measure,
+    Measured,
+    Profile,
+    Profiled,
+    Reply,
+    Request,
+)
 from kernels.harness.serve import serve
 from specs.errors import GateError, RunnerLost, UserError
 from tests.kernels.harness.conftest import REFERENCE, Bench, kernel
@@ -31,7 +44,7 @@ def refusal(folder: Path, request: Request) -> tuple[str, bool]:
 
 
 def test_each_kind_of_request_has_its_answer(bench: Bench, tmp_path: Path) -> None:
-    """Lock, build, judge and measure, each across the file boundary, each building on the one before."""
+    """Lock, build, judge, measure and what looks at them, across the file boundary, each building on those before."""
     locked = ask(tmp_path, LockGate(task=bench.task, gate=bench.gate)).result
     assert locked is not None
     assert locked.kind == "locked"
@@ -45,9 +58,19 @@ def test_each_kind_of_request_has_its_answer(bench: Bench, tmp_path: Path) -> No
     assert isinstance(judged, Judged)
     assert judged.verdict.passed
     assert judged.verdict.gate == locked.lock.digest
+    seen = ask(tmp_path, Inspect(task=bench.task, library=built.library)).result
+    assert isinstance(seen, Inspected)
     measured = ask(tmp_path, _measure(bench, built.library, tmp_path)).result
     assert isinstance(measured, Measured)
     assert measured.outcome.measurement is not None
+    times = {one.config: one.candidate.median_us for one in measured.outcome.measurement.configs}
+    asked = Profile(
+        task=bench.task, gate=bench.gate, lock=bench.lock(), library=built.library, config="wide",
+        time_us=times["wide"], builds=bench.builds,
+    )  # fmt: skip
+    profiled = ask(tmp_path, asked).result
+    assert isinstance(profiled, Profiled)
+    assert profiled.source == "roofline"
 
 
 def test_a_wrong_kernel_is_a_result(bench: Bench, tmp_path: Path) -> None:

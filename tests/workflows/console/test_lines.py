@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from specs.outcomes import Ending, Stage
+from specs.outcomes import Charge, Ending, Stage
 from specs.schema import Budget
 from tests.run_values import RUN, make_history, make_line, make_status
 from workflows.console.lines import (
     budget_text,
     clean,
+    cost_text,
     duration,
     events,
     history_line,
@@ -103,3 +104,36 @@ def test_text_of_a_candidate_is_made_harmless() -> None:
     """Control characters go, in a phrase and in a source; a source keeps its lines and tabs."""
     assert clean("a\x1b[2J\tb\u202ec\n") == "a [2J b c"
     assert printable_source("a\tb\n\x1b[2J") == "a\tb\n\N{REPLACEMENT CHARACTER}[2J"
+
+
+@pytest.mark.parametrize(
+    ("usd", "shown"), [(None, "price unknown"), (0.0, "0.00 USD"), (0.00213, "0.0021 USD"), (12.345, "12.35 USD")]
+)
+def test_a_cost_is_tokens_by_class_calls_and_a_price(usd: float | None, shown: str) -> None:
+    """What was written to a cache was read in as well; an unknown price is no price of nothing."""
+    charge = Charge(
+        input_tokens=300, cache_write_tokens=200, cache_read_tokens=9_000, output_tokens=1_250, calls=1, usd=usd
+    )
+
+    assert cost_text(charge) == f"500 in, 9k cached, 1.25k out, 1 call, {shown}"
+
+
+def test_an_iterations_cost_ends_its_line() -> None:
+    """Only where a model was asked."""
+    charge = Charge(input_tokens=300, output_tokens=20, calls=2, usd=0.5)
+    line = history_line(make_line(4, "a003", Ending.SLOWER, "tiles", "slower", charge=charge))
+
+    assert line == "a003 slower tiles: slower [300 in, 0 cached, 20 out, 2 calls, 0.5000 USD]"
+
+
+def test_a_run_that_stands_still_says_why_once() -> None:
+    """Whether it waits for approval or has paused itself."""
+    before = make_status()
+    waiting = make_status(phase=Phase.AWAITING_APPROVAL)
+    paused = make_status(phase=Phase.PAUSED, paused=True, pause_reason="no key")
+
+    said = events(before, waiting, [])
+    assert said[0] == "waiting for approval of the gate"
+    assert f"approve-gate {RUN}" in said[1]
+    assert events(before, paused, []) == ["paused: no key", "paused"]
+    assert events(paused, paused, []) == []

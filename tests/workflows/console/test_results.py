@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from activities.agents.draft import Draft
 from activities.bundle import MAX_SOURCE_BYTES
 from activities.store import Store
 from specs.errors import StoreError, UserError
-from specs.outcomes import BlobRef, Ending
-from tests.run_values import make_champion, make_delivery, make_history, make_line, make_status
-from workflows.console.results import check_language, read_source, source_of, submission_label, write_export
-from workflows.state import Delivery, HistoryLine, Status
+from specs.outcomes import BlobRef, Ending, Question, Review
+from tests.run_values import make_champion, make_delivery, make_history, make_line, make_plan, make_status
+from workflows.console.results import (
+    check_language,
+    gate_files,
+    read_source,
+    source_of,
+    submission_label,
+    write_export,
+    write_gate,
+)
+from workflows.state import Delivery, HistoryLine, Status, WrittenGate
 
 
 @pytest.fixture
@@ -202,3 +211,27 @@ async def test_an_export_without_a_kernel_says_so(store: Store, tmp_path: Path) 
     )
     said = await write_export(tmp_path / "out", status, [], store)
     assert said == f"{tmp_path / 'out'}: no kernel, only the result and the report, 0 iterations"
+
+
+async def test_a_written_gate_can_be_read_and_taken_home(tmp_path: Path, store: Store) -> None:
+    """Before a person approves it; never over something else."""
+    draft = Draft(files={"reference.py": await store.put(b"# maths"), "gate.yaml": await store.put(b"contract: c")})
+    review = Review(question=Question.GATE, approved=True, summary="says what its source says")
+    gate = await store.put(draft.model_dump_json().encode())
+    status = make_status(written_gate=WrittenGate(bundle=gate, gate=gate, review=review, rounds=1))
+    read = await gate_files(status, store)
+
+    assert read == {"gate.yaml": b"contract: c", "reference.py": b"# maths"}
+    assert write_gate(tmp_path / "out", read) == f"written to {tmp_path / 'out'}: gate.yaml, reference.py"
+    assert files(tmp_path / "out") == {"gate.yaml", "reference.py"}
+    with pytest.raises(UserError, match="out is there already; accepted: a new folder"):
+        write_gate(tmp_path / "out", read)
+
+
+async def test_a_gate_that_a_task_brings_was_not_written(store: Store) -> None:
+    """The message says so, and says something else while one is still being written."""
+    with pytest.raises(UserError, match=r"has written no gate \(its task brings one\)"):
+        await gate_files(make_status(), store)
+    unwritten = make_status(plan=make_plan(gated=False))
+    with pytest.raises(UserError, match=r"has written no gate \(none is written yet\)"):
+        await gate_files(unwritten, store)

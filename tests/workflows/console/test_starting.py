@@ -11,7 +11,7 @@ from activities.settings import Settings
 from specs.errors import UserError
 from specs.loader import LoadedTask, load_task
 from tests.run_values import make_plan
-from workflows.console.starting import checked_id, default_id, details, isolation, planned
+from workflows.console.starting import checked_id, default_id, details, estimated, isolation, planned
 
 NOW = datetime(2026, 11, 30, 3, 12)  # an id shows the wall clock of the person who starts
 
@@ -86,3 +86,29 @@ def test_the_details_list_every_config() -> None:
     text = details(make_plan())
 
     assert all(f"| {config.name} | 1 | 1 |" in text for config in make_plan().configs)
+
+
+def test_what_a_run_may_cost_is_told_before_it_starts(loaded: LoadedTask, tmp_path: Path) -> None:
+    """By the models and the budget that the command line gives; an unknown price is unknown."""
+    settings = Settings(home=tmp_path, store="memory:///")
+    priced = estimated(settings, loaded.task, planned(loaded, {"max_iterations": 3, "max_usd": 5.0}, "claude-opus-4-5"))
+    unpriced = estimated(settings, loaded.task, planned(loaded, {}, "nobodys-model"))
+
+    assert priced.startswith("3 iterations use about ")
+    assert priced.endswith("never more than 5.00 USD")
+    assert "USD unknown, since nobody has told the price of nobodys-model" in unpriced
+
+
+def test_a_limit_in_usd_that_nobody_could_keep_is_refused(
+    loaded: LoadedTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unknown is never taken for nothing; with a price of the user's own the run may start."""
+    plan = planned(loaded, {"max_usd": 5.0}, "nobodys-model")
+    with pytest.raises(UserError, match=r"^budget\.max_usd: 5 USD cannot be kept: nobody knows the price of nobodys-"):
+        estimated(Settings.from_env(), loaded.task, plan)
+    rates = "{input: 1, output: 2, cache_read: 0.1, cache_write_5m: 1.25, cache_write_1h: 2}"
+    names = ("nobodys-model", plan.model.reviewer, plan.model.gate_writer)
+    (tmp_path / "prices.yaml").write_text("".join(f"{name}: {rates}\n" for name in dict.fromkeys(names)))
+    monkeypatch.setenv("FERRET_PRICES", str(tmp_path / "prices.yaml"))
+
+    assert "never more than 5.00 USD" in estimated(Settings.from_env(), loaded.task, plan)

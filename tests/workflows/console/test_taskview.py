@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from specs.loader import load_task
-from workflows.console.taskview import diff_lines, task_view
+from workflows.console.taskview import counted_references, diff_lines, references_table, task_view
 
 TASK = """
 name: rmsnorm
@@ -83,3 +83,42 @@ def test_equal_sources_differ_in_no_line() -> None:
 def test_a_source_cannot_command_the_terminal() -> None:
     """An escape sequence inside a source is not passed on."""
     assert all("\x1b" not in line.plain for line in diff_lines("", "\x1b[2J\n", "a", "b"))
+
+
+def test_who_proposes_is_shown_with_its_address(tmp_path: Path) -> None:
+    """Models by name and where another server is; or the recording that is played."""
+    model = "model: {provider: local, optimizer: qwen, reviewer: small, base_url: http://127.0.0.1:8080}"
+    replay = "model: {provider: replay, recording: run.jsonl}"
+    script = "model: {provider: scripted, script: script}"
+
+    told = "local: qwen, reviewer small, at http://127.0.0.1:8080"
+    assert told in shown(tmp_path, TASK.replace(script, model))
+    assert "replay: recording run.jsonl" in shown(tmp_path, TASK.replace(script, replay))
+
+
+def test_a_gate_that_waits_for_a_person_is_announced(tmp_path: Path) -> None:
+    """With what it is written from."""
+    text = shown(tmp_path, TASK.replace("gate: gate", "canonical: [model.py]\napprove_gate: true"))
+
+    assert "one is written first, and waits for a person's approval" in text
+    assert "model.py" in text
+
+
+def test_references_are_counted_by_source_and_missing_ones_named(tmp_path: Path) -> None:
+    """With task and line, so that an editor finds them."""
+    (tmp_path / "notes.md").write_text("n")
+    path = tmp_path / "task.yaml"
+    path.write_text(TASK + "references:\n  - notes.md   \n  - 'resources/absent    # the baseline'\n")
+    found, missing = counted_references([load_task(path)])
+    console = Console(file=io.StringIO(), width=80)
+    console.print(references_table(found))
+    assert isinstance(console.file, io.StringIO)
+
+    assert [line.split() for line in console.file.getvalue().splitlines()][1:] == [
+        ["task", "folder", "1"],
+        ["together", "1"],
+    ]
+    line = len(path.read_text().splitlines())
+    assert [str(one) for one in missing] == [
+        f"{path}:{line}: references[1]: 'resources/absent' is neither beside the task nor in resources/"
+    ]

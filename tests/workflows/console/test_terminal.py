@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -33,6 +34,7 @@ from workflows.console.terminal import (
     RunRow,
     accepted,
     config_rows,
+    history_table,
     ratio_bar,
     result_view,
     run_view,
@@ -229,7 +231,71 @@ def test_an_unknown_price_is_not_shown_as_zero() -> None:
     text = drawn(run_view(status, []))
 
     assert "1M of 20M" in text
-    assert "unknown of 50" in text
+    assert "1M of 20M, 19M left" in text
+    assert "price unknown, limit 50" in text
+
+
+def test_what_models_cost_is_shown_by_class() -> None:
+    """Tokens in, from a cache and out, calls, money, and what is left of both."""
+    charge = Charge(
+        input_tokens=40_000,
+        cache_write_tokens=2_000,
+        cache_read_tokens=900_000,
+        output_tokens=58_000,
+        calls=41,
+        usd=3.4,
+    )
+    status = make_status(charge=charge, budget=Budget(max_tokens=20_000_000, max_usd=50.0))
+    text = drawn(run_view(status, [], width=80), 80)
+
+    assert "1M of 20M, 19M left" in text
+    assert "3.40 of 50, 46.60 left" in text
+    assert "42k in, 900k cached, 58k out, 41 calls" in text
+    ended = drawn(result_view(status, "accepted", "done", ui="http://x"))
+    assert "42k in, 900k cached, 58k out, 41 calls, 3.40 USD" in ended
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_an_iteration_shows_its_cost_where_a_model_was_asked(width: int) -> None:
+    """In a column of its own, or below the reason where there is no room for one."""
+    charge = Charge(input_tokens=1_000, output_tokens=500, calls=3, usd=0.0213)
+    lines = [*make_history()[:1], make_line(4, "a003", Ending.SLOWER, "tiles", "slower", charge=charge)]
+    paid, free = (
+        drawn(history_table(lines, width=width), width),
+        drawn(history_table(make_history(), width=width), width),
+    )
+
+    assert "0.0213" in paid
+    assert "1.5k" in paid or "1k in, 0 cached, 500 out, 3 calls" in paid
+    assert "USD" not in free
+
+
+def test_a_run_that_waits_for_a_person_says_how_to_answer() -> None:
+    """Read first, then approve."""
+    text = drawn(run_view(make_status(phase=Phase.AWAITING_APPROVAL), []), 400)
+
+    assert f"client.py gate {RUN}; then: " in text
+    assert f"client.py approve-gate {RUN} (or with --refuse --reason TEXT)" in text
+
+
+def test_a_run_that_has_paused_itself_says_why() -> None:
+    """A key that is missing, for example, is for a person to put right."""
+    status = make_status(phase=Phase.PAUSED, paused=True, pause_reason="ANTHROPIC_API_KEY is not set")
+
+    assert "paused: ANTHROPIC_API_KEY is not set" in drawn(run_view(status, []))
+
+
+def test_the_list_shows_cost_only_where_a_model_was_asked() -> None:
+    """A price that nobody knows is not a price of nothing."""
+    now = datetime.now(UTC)
+    free = RunRow("one", "gemm", "completed", "done", "REPRODUCE", "", None, None, now)
+    paid = RunRow("two", "gemm", "running", "iterating", "OPTIMIZE", "v003", 1.07, 9, now, tokens=1_200_000, usd=3.41)
+    unpriced = replace(paid, id="three", usd=None)
+
+    assert "cost" not in drawn(runs_table([free], now), 160)
+    text = drawn(runs_table([free, paid, unpriced], now), 160)
+    assert "1.2M tokens, 3.41 USD" in row_of(text, "two")
+    assert "1.2M tokens, price unknown" in row_of(text, "three")
 
 
 def test_a_result_tells_everything_that_matters() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from activities.process import clean_environment
 from activities.settings import Settings, folder_name
 
 SMI = ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader")
@@ -132,7 +133,9 @@ def _text(said: str | bytes) -> str:
 
 def _by_program() -> list[_Gpu]:
     try:
-        answer = subprocess.run(SMI, stdin=subprocess.DEVNULL, capture_output=True, timeout=SMI_S, check=True)
+        answer = subprocess.run(
+            SMI, stdin=subprocess.DEVNULL, capture_output=True, timeout=SMI_S, check=True, env=clean_environment()
+        )
     except FileNotFoundError:
         return []
     except (OSError, subprocess.SubprocessError) as error:

@@ -19,6 +19,7 @@ from temporalio.common import SearchAttributeIndexedValueType, SearchAttributeKe
 
 from activities import ports
 from activities.interpreter import command as line
+from activities.process import clean_environment
 from activities.settings import Settings
 from activities.store import write_atomically
 from specs.errors import UserError
@@ -145,8 +146,9 @@ def _spawn(
     with _log_file(settings).open("ab") as output:
         # A session of its own: neither a terminal's Ctrl-C nor a killed starter takes the server along.
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=settings.home
-        )
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=settings.home,
+            env=clean_environment(),  # it outlives us, and a key is none of its business
+        )  # fmt: skip
 
 
 def _type_name(kind: SearchAttributeIndexedValueType) -> str:

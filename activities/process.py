@@ -85,6 +85,11 @@ def clean_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
     return {name: value for name, value in environ.items() if not _SECRET.search(name)}
 
 
+def blanked(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What to lay over this process's environment where a library hands it on whole: every secret is empty."""
+    return {name: "" for name in environ if _SECRET.search(name)}
+
+
 def has_ended(pid: int) -> bool:
     """True also for a process whose exit status nobody collects: without an init that does, it keeps its number."""
     try:

@@ -17,6 +17,7 @@ from temporalio import activity
 
 from activities.heartbeat import HEARTBEAT, at_work
 from activities.options import BRIEF, Options
+from activities.process import blanked
 from activities.store import write_atomically
 from activities.workshop import Workshop
 from specs.errors import StoreError
@@ -155,6 +156,7 @@ def _open(folder: Path) -> Repo:
     """A repository that behaves the same whatever the user's git configuration, hooks and environment say."""
     # GIT_DIR and its like, when the worker inherited them, would send our commits to another repository.
     environment = {
+        **blanked(),
         **_ENVIRONMENT,
         "GIT_DIR": str(folder / ".git"),
         "GIT_WORK_TREE": str(folder),

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from activities import tune
 from activities.devices import detect
 from activities.settings import Settings
 from kernels.harness import toolchain
@@ -34,6 +35,8 @@ def obstacles(task: Task, folder: Path | None = None) -> Iterator[tuple[Location
     yield from _unreported(task) if task.harness is Harness.SELF_CONTAINED else _ungated(task)
     yield from _unreached(task)
     yield from _unreadable(task, folder)
+    if task.model.provider is Provider.TUNE and (untunable := tune.obstacle(task, folder)) is not None:
+        yield ("seed",), untunable
     if (unpriced := _unpriced(task)) is not None:
         yield ("budget", "max_usd"), unpriced
     for at, flags in (
@@ -61,6 +64,12 @@ def _ungated(task: Task) -> Iterator[tuple[Location, str]]:
             ("gate",),
             "none given; accepted: a gate folder, or canonical: the files that say what is right, from which a gate is "
             "written (a program with its own main and reference runs with harness: self_contained)",
+        )
+    elif task.gate is None and task.model.reviewer is None and not task.approve_gate:
+        yield (
+            ("gate",),
+            "none given, and nobody would look at the one that is written; accepted: a model.reviewer, or "
+            "approve_gate: true",
         )
     if task.interface is None:
         yield ("interface",), "none given; the function that every candidate exports is needed"

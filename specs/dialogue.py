@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from specs.outcomes import BlobRef, Charge, Value
+from specs.outcomes import BlobRef, Charge, Digest, Value
 from specs.outcomes import Chapter as Chapter
 from specs.outcomes import Question as Question
 from specs.outcomes import Quote as Quote
@@ -73,6 +73,7 @@ class Submitted(Value):
 
     kind: Literal["submitted"] = "submitted"
     title: Annotated[str, StringConstraints(min_length=1, max_length=120)]
+    normal: Digest  # of the source with comments and white space folded
 
 
 class Planned(Value):

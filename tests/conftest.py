@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -17,6 +19,12 @@ from workflows import visibility
 
 # A CI that starts us in the background has the interrupt ignored, and every process below would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def one_for_all(factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this test run share: what is kept in it by its content need be made once only."""
+    own = factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

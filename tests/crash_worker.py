@@ -9,6 +9,7 @@ from pathlib import Path
 
 from activities.connect import connect
 from activities.devices import LocalDevice
+from activities.settings import Settings
 from activities.workshop import Workshop
 from tests.fakes import FakeHarness, settings_at
 from worker import workers
@@ -18,7 +19,10 @@ DEVICE = LocalDevice(kind="cpu", queue="ferret-crash-cpu", description="crash de
 
 async def main(home: Path, control: Path) -> None:
     settings = settings_at(home)
-    workshop = Workshop(settings, harness=FakeHarness(control).command)
+    await serve(settings, Workshop(settings, harness=FakeHarness(control).command))
+
+
+async def serve(settings: Settings, workshop: Workshop) -> None:
     async with AsyncExitStack() as stack:
         for worker in workers(await connect(settings), settings, (DEVICE,), workshop):
             await stack.enter_async_context(worker)

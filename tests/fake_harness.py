@@ -23,7 +23,10 @@ DEVICE = {"name": "fake device", "detail": "pinned to a dream", "toolkit": "none
 def main(control: Path, request_path: Path, reply_path: Path) -> None:
     request = json.loads(request_path.read_text())
     kind = request["kind"]
-    entry = {"kind": kind, "pid": os.getpid(), "request": request, "gpu": os.environ.get("CUDA_VISIBLE_DEVICES")}
+    entry = {
+        "kind": kind, "pid": os.getpid(), "request": request, "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "environment": dict(os.environ),
+    }  # fmt: skip
     with (control / "log.jsonl").open("a") as log:
         log.write(json.dumps(entry) + "\n")
     if held(control, request):

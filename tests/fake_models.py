@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
+from temporalio.client import Client, WorkflowHandle
 
+from activities.bundle import pack
+from activities.store import Store
 from specs.outcomes import Role
+from specs.plan import Plan
 from tests.fake_messages import Asked, FakeMessages, Policy, Reply, Step, call, called, reply, spoken
+from tests.fakes import write_task
+from workflows.optimization import OptimizationWorkflow
+from workflows.state import RunInput, RunResult
 
 Move = Step | Callable[[Asked], Step]
 CANARY = "sk-ant-canary-3f9a1c"  # a key that must be found nowhere
+LAST_WORDS = "Whoever writes this down comes no further."  # see tests.stuck_worker
 
 
 def role_of(asked: Asked) -> Role:
@@ -73,3 +84,36 @@ async def serving(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> AsyncItera
         monkeypatch.setenv("ANTHROPIC_API_KEY", CANARY)
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         yield server
+
+
+# ---------------------------------------------------------------- many runs at one server
+
+
+class Cases:
+    """A policy for several runs at a time, each of which has its own; `asked` holds their requests apart."""
+
+    def __init__(self, policies: Mapping[str, Policy]) -> None:
+        self.policies = dict(policies)
+        self.asked: dict[str, list[Asked]] = {case: [] for case in policies}
+
+    def __call__(self, asked: Asked) -> Step:
+        found = re.search(r"y is x, case ([\w-]+)\.", json.dumps(asked.body))
+        assert found is not None
+        self.asked[found[1]].append(asked)
+        return self.policies[found[1]](asked)
+
+
+async def start_case(
+    client: Client, folder: Path, store: Store, case: str, *, task_queue: str, **overrides: Any
+) -> WorkflowHandle[OptimizationWorkflow, RunResult]:
+    """A run of one iteration whose requests `Cases` knows by the description of its task."""
+    task: dict[str, Any] = {
+        "problem": {"description": f"y is x, case {case}."},
+        "model": {"provider": "anthropic"},
+        "budget": {"max_iterations": 1, "max_wall_minutes": 10},
+    }
+    loaded = write_task(folder / case, ["// none"], **task | overrides)
+    given = RunInput(plan=Plan.of(loaded.task, loaded.digest), bundle=await pack(loaded, store), sandbox="off")
+    return await client.start_workflow(
+        OptimizationWorkflow.run, given, id=f"{case}-{loaded.digest[:8]}", task_queue=task_queue
+    )

@@ -26,6 +26,7 @@ from activities import ports
 from activities.devserver import living_server, stop_server
 from activities.guard import PR_SET_CHILD_SUBREAPER, descendants
 from activities.settings import Settings
+from tests.commands import NEEDS_A_START, Answer, command, parent
 from tests.fakes import is_alive
 from workflows.optimization import OptimizationWorkflow
 from workflows.state import HistoryLine
@@ -148,13 +149,6 @@ def is_runner(pid: int) -> bool:
 
 
 @dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-@dataclass
 class Place:
     """A home and temporary folder of its own, what runs there, and what can be seen of it."""
 
@@ -175,7 +169,8 @@ class Place:
     def env(self) -> dict[str, str]:
         """No setting of the person who runs the tests. The device lock, too, is the test's own: it waits
         for nobody."""
-        plain = {name: value for name, value in os.environ.items() if not name.startswith(("TEMPORAL_", "FERRET_"))}
+        personal = ("TEMPORAL_", "FERRET_", *NEEDS_A_START)
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(personal)}
         own = {"HOME": self.folder, "XDG_CONFIG_HOME": self.folder}
         own |= {"TMPDIR": self.temporary, "FERRET_LOCKS": self.temporary}
         return {**plain, **{name: str(path) for name, path in own.items()}, "FERRET_HOME": str(self.settings.home)}
@@ -188,20 +183,8 @@ class Place:
         return [f"{pid} {command_line(pid)[:150]}" for pid in self.processes()]
 
     async def command(self, *words: str | Path) -> Answer:
-        """`python client.py WORDS...` with its output in pipes."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(ROOT / "client.py"), *map(str, words),
-            env=self.env, cwd=self.folder,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                out, err = await process.communicate()
-        except BaseException:
-            process.kill()
-            raise
-        assert process.returncode is not None
-        return Answer(process.returncode, out.decode(), err.decode())
+        """`python client.py WORDS...` in this home."""
+        return await command(*words, env=self.env, cwd=self.folder, patience_s=PATIENCE_S)
 
     async def start_worker(self, port: int, ui_port: int) -> subprocess.Popen[bytes]:
         """`python worker.py --dev`, which starts or finds the embedded server; returns once the server answers."""
@@ -243,6 +226,7 @@ class Place:
 @contextlib.asynccontextmanager
 async def place(folder: Path) -> AsyncIterator[Place]:
     """Whatever was started in the block has ended after it, however the block ends."""
+    parent()  # which stays for the next block
     with adopting_orphans() as strangers:
         made = Place(folder, strangers)
         made.temporary.mkdir(parents=True)

@@ -11,7 +11,6 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from activities.settings import Settings
 from activities.store import Store
 from activities.workshop import Workshop
 from specs.outcomes import Chapter, Charge, Ending, Role
+from tests.commands import CLIENT, Answer, command
 from tests.fakes import (
     GATE,
     PATIENCE_S,
@@ -49,24 +49,8 @@ from workflows.console.local import living_worker
 from workflows.state import WORKFLOW_QUEUE, GateApproval, HistoryLine, Phase, Status, WrittenGate
 
 ROOT = Path(__file__).parents[1]
-CLIENT = ROOT / "client.py"
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 STORY = [kernel("ratio 0.5", "slow"), kernel("fails", "typo"), kernel("wrong", "tail"), kernel("ratio 1.2", "best")]
-
-
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def complaint(self) -> str:
-        """What a mistake got: exactly one line, no traceback."""
-        lines = self.err.splitlines()
-        assert len(lines) == 1, self.err
-        assert self.code == 2
-        return lines[0]
 
 
 def environment(home: Path, server: Client | None = None, **more: str) -> dict[str, str]:
@@ -79,6 +63,7 @@ def environment(home: Path, server: Client | None = None, **more: str) -> dict[s
 
 
 async def started(*words: str | Path, env: Mapping[str, str], cwd: Path) -> asyncio.subprocess.Process:
+    """What has to be a process from its start on: one that is signalled, or whose exit code is what is told."""
     return await asyncio.create_subprocess_exec(
         sys.executable,
         str(CLIENT),
@@ -89,14 +74,6 @@ async def started(*words: str | Path, env: Mapping[str, str], cwd: Path) -> asyn
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-
-
-async def command(*words: str | Path, env: Mapping[str, str], cwd: Path) -> Answer:
-    process = await started(*words, env=env, cwd=cwd)
-    async with asyncio.timeout(PATIENCE_S):
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    return Answer(process.returncode, out.decode(), err.decode())
 
 
 class Shell:
@@ -244,9 +221,10 @@ def test_a_mistake_is_one_line(
 
 async def test_a_mistake_ends_the_process_with_code_2(tmp_path: Path) -> None:
     """What `main` gives is what a script sees, and no traceback beside it."""
-    answer = await command("start", "absent.yaml", env=environment(tmp_path / "home"), cwd=tmp_path)
+    process = await started("start", "absent.yaml", env=environment(tmp_path / "home"), cwd=tmp_path)
+    out, err = await process.communicate()
 
-    assert answer.complaint == "error: absent.yaml: no such file"
+    assert (process.returncode, out, err) == (2, b"", b"error: absent.yaml: no such file\n")
 
 
 @pytest.mark.parametrize("words", [["list"], ["watch"], ["hint", "x"], ["start", "task.yaml"]])

@@ -141,6 +141,7 @@ class IterationWorkflow(SteppedWorkflow):
                 use_seed=given.use_seed,
                 champion=given.champion.source if given.champion else None,
                 tried=given.past,
+                ahead=given.ahead,
             )
         )
         if proposed.proposal is None and given.submission is None:
@@ -163,10 +164,14 @@ class IterationWorkflow(SteppedWorkflow):
         if self.given.mode is Mode.RESEARCH:
             return await self._research()
         talk, ended = await self._ask_optimizer(self.given.objections)
-        if isinstance(ended.final, Submitted):
-            return await self._handed_in(talk, ended.final.title)
-        # The last state that compiled is worth a look, unless it is what the conversation began with.
         workspace = talk.workspace
+        if isinstance(ended.final, Submitted):
+            assert workspace.kernel is not None
+            self.proposal = Proposal(
+                source=workspace.kernel, normal=ended.final.normal, origin=Origin.OPTIMIZER, label=ended.final.title
+            )
+            return propose.ProposeResult(proposal=self.proposal)
+        # The last state that compiled is worth a look, unless it is what the conversation began with.
         if workspace.kernel is not None and workspace.kernel == workspace.compiled != talk.start.kernel:
             return await self._handed_in(talk, f"last state: {ended.reason}"[:120])
         return self._ended(Ending.NO_PROPOSAL, ended.reason)

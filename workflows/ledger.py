@@ -30,7 +30,7 @@ def searched(plan: Plan, state: RunState) -> tuple[Tried, ...]:
     """What a parameter search learns from; empty for everybody else, since every child carries it."""
     if plan.model.provider is not Provider.TUNE:
         return ()
-    lines = [line for line in state.history if line.origin is Origin.OPTIMIZER and line.ending is not Ending.STOPPED]
+    lines = [line for line in state.history if line.origin is not None and line.ending is not Ending.STOPPED]
     return tuple(Tried(label=line.label, score=line.score, gain=line.gain) for line in lines[-MOST_SEARCHED:])
 
 
@@ -42,6 +42,7 @@ class Slot:
     submission: Submission | None
     script_position: int
     use_seed: bool
+    ahead: int = 0  # of the optimiser's own slots in this round that come before this one
 
 
 def next_round(plan: Plan, state: RunState) -> list[Slot]:
@@ -61,6 +62,7 @@ def next_round(plan: Plan, state: RunState) -> list[Slot]:
             submission=waiting[position] if position < len(waiting) else None,
             script_position=state.script_position + max(0, position - len(waiting)),
             use_seed=seed_due and position >= len(waiting),
+            ahead=max(0, position - len(waiting)),
         )
         for position in range(len(waiting) + own)
     ]

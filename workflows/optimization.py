@@ -351,6 +351,7 @@ class OptimizationWorkflow(RunMessages):
             objections=state.objections if state.mode is Mode.PIVOT else "",
             allowance=allowance(state, side_by_side),
             past=ledger.searched(self.plan, state),
+            ahead=slot.ahead,
         )
 
     def _ended_by_hand(self, slot: ledger.Slot) -> IterationResult:

@@ -197,6 +197,7 @@ class IterationInput(Value):
     objections: str = ""
     allowance: Allowance = Allowance()
     past: tuple[Tried, ...] = ()  # of a parameter search: what has come of the settings so far
+    ahead: int = 0  # and how many of this round's proposals come before this one
 
 
 class IterationResult(Value):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import anthropic
 import httpx2
 
 from activities import model_turn
-from activities.llm.faults import Phase, UnfinishedMessage, classify
+from activities.llm.faults import Phase, UnfinishedMessage, classify, without
 from activities.llm.local_server import DRIFT, TURN
 from activities.llm.profiles import Profile, only_ours
 from specs.errors import FerretError
@@ -43,7 +44,9 @@ class Attempt:
 
 
 async def ask(profile: Profile, body: dict[str, Any], attempt: Attempt, total_s: float | None = None) -> Message:
-    """One request and its finished message, as JSON. Raises ModelError, which holds no key and no header."""
+    """One request and its finished message, as JSON. Raises ModelError. Neither holds a key or a header, whatever the
+    server says; nor does what the attempt tells.
+    """
     secrets = [profile.api_key, *profile.headers.values()]
     headers = {TURN: attempt.turn} if profile.numbers_turns else {}
     phase: Phase = "request"
@@ -55,16 +58,16 @@ async def ask(profile: Profile, body: dict[str, Any], attempt: Attempt, total_s:
             if not profile.stream:
                 answer = await client.messages.create(**body, extra_headers=headers)
                 phase = "body"
-                attempt.request_id = getattr(answer, "_request_id", None)
-                return _finished(answer)
+                attempt.request_id = without(getattr(answer, "_request_id", None), secrets)
+                return _finished(answer, secrets)
             async with client.messages.stream(**body, extra_headers=headers) as stream:
                 phase = "body"
-                attempt.request_id = stream.request_id
-                attempt.drift = stream.response.headers.get(DRIFT, "")
+                attempt.request_id = without(stream.request_id, secrets)
+                attempt.drift = without(stream.response.headers.get(DRIFT, ""), secrets)
                 async for event in stream:
                     if event.type in ("message_start", "message_delta"):
-                        attempt.usage = _as_json(stream.current_message_snapshot).get("usage")
-                return _finished(stream.current_message_snapshot)
+                        attempt.usage = _as_json(stream.current_message_snapshot, secrets).get("usage")
+                return _finished(stream.current_message_snapshot, secrets)
     except FerretError:
         raise
     except Exception as error:
@@ -111,16 +114,16 @@ def _made_for(profile: Profile) -> Any:
     return only_ours(client, headers)
 
 
-def _as_json(message: Any) -> Message:
-    found: Message = message.to_dict(mode="json", warnings=False)
+def _as_json(message: Any, secrets: Collection[str]) -> Message:
+    found: Message = without(message.to_dict(mode="json", warnings=False), secrets)
     return found
 
 
-def _finished(answer: Any) -> Message:
+def _finished(answer: Any, secrets: Collection[str]) -> Message:
     """Raises UnfinishedMessage for everything that the SDK takes for a message and that is none."""
     if not isinstance(answer, anthropic.types.Message):
         raise UnfinishedMessage(f"a message was expected, {type(answer).__name__} came: {answer}")
-    message = _as_json(answer)
+    message = _as_json(answer, secrets)
     if message.get("type") != "message" or not isinstance(message.get("content"), list):
         raise UnfinishedMessage(f"an answer of another API came, with {', '.join(sorted(message))}")
     if not message.get("stop_reason"):

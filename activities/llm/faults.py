@@ -12,8 +12,8 @@ import math
 import random
 import re
 import time
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
 
 import anthropic
 import httpx2
@@ -114,6 +114,18 @@ def scrubbed(text: str, secrets: Iterable[str]) -> str:
         if len(secret) >= SHORTEST_SECRET:
             text = text.replace(secret, "[hidden]")
     return text
+
+
+def without(value: Any, secrets: Collection[str]) -> Any:
+    """JSON with no secret in any of its texts: a server may repeat what it was sent, and answers are kept."""
+    match value:
+        case str():
+            return scrubbed(value, secrets)
+        case dict():
+            return {scrubbed(key, secrets): without(inner, secrets) for key, inner in value.items()}
+        case list():
+            return [without(inner, secrets) for inner in value]
+    return value
 
 
 def _judged(error: BaseException, phase: Phase) -> tuple[ModelFault, bool, float | None, str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from activities.agents import toolbox
+from activities.agents.toolbox import schemas
 from activities.agents.session import Session
 from activities.agents.transcript import Message
 
@@ -51,7 +51,7 @@ def body_of(
         "cache_control": cache,
     }
     if session.tools:
-        body["tools"] = toolbox.schemas(session.tools)
+        body["tools"] = schemas(session.tools)
     return {key: value for key, value in body.items() if key not in drop}
 
 

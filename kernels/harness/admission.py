@@ -25,6 +25,7 @@ from kernels.harness.requests import GateLock, Judge, Sandbox
 from specs.errors import GateError, UserError
 from specs.loader import load_task
 from specs.outcomes import Digest, Value, Verdict
+from specs.schema import Task
 
 TASKS = Path(__file__).parents[2] / "specs" / "tasks"
 SMALL_ELEMENTS = 2 << 20  # of all tensors of a config together, up to which its reference is evaluated again and again
@@ -174,23 +175,25 @@ def judged_baseline(
 
 
 def task_of(folder: Path) -> Path:
-    """The one task file under specs/tasks, beside the gate or in the current folder that names this gate.
+    """The task file under specs/tasks, beside the gate or in the current folder that names this gate.
 
-    Raises UserError when there is none, or more than one.
+    Of several for one problem the one with the most configs, which asks the most of the gate. Raises UserError when
+    there is none, or when they are for different problems.
     """
     places = (TASKS, Path.cwd(), folder.resolve().parent)
-    found: dict[Path, None] = {}
+    found: dict[Path, Task] = {}
     for path in (path for place in places for path in sorted(place.glob("*.yaml"))):
         try:
             loaded = load_task(path)
         except UserError:
             continue  # not a task, or a broken one, which names nothing
         if loaded.task.gate is not None and loaded.resolve(loaded.task.gate).resolve() == folder.resolve():
-            found[path.resolve()] = None
-    if len(found) != 1:
+            found[path.resolve()] = loaded.task
+    first = next(iter(found.values()), None)
+    if first is None or any((one.interface, one.problem) != (first.interface, first.problem) for one in found.values()):
         given = f"{len(found)} tasks name it ({', '.join(p.name for p in found)})" if found else "no task names it"
         raise UserError(f"gate {folder}: {given} in {', '.join(map(str, places))}; --task TASK says which is meant")
-    return next(iter(found))
+    return max(found, key=lambda path: len(found[path].configs))
 
 
 # ---------------------------------------------------------------- one mutant on one case

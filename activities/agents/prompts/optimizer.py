@@ -361,7 +361,7 @@ def _lever(view: View) -> str:
 
 def _objections(view: View) -> str:
     """Quoted, since a reviewer quotes what it has read."""
-    said = "\n".join(f"> {line}" for line in view.objections[:MOST_REASON * 4].splitlines())
+    said = "\n".join(f"> {line}" for line in view.objections[: MOST_REASON * 4].splitlines())
     answer = "Answer each in the next plan." if view.mode is Mode.RESEARCH else "Meet each of them as you build it."
     return f"{said}\n\n{answer}" if said else ""
 

@@ -37,39 +37,38 @@ class Submit(Tool[SubmitArguments]):
     async def use(self, desk: Desk, given: SubmitArguments) -> Answer:
         if desk.workspace.kernel is None:
             return Answer(NOTHING_YET, error=True)
-        objection = None if desk.session.model.provider in _UNTHINKING else await _objection(desk)
+        source = await source_of(desk, desk.workspace.kernel)
+        normal = await asyncio.to_thread(_normal, source, desk)
+        objection = None if desk.session.model.provider in _UNTHINKING else await _objection(desk, source, normal)
         if objection:
             return Answer(f"Not handed in: {objection}", error=True)
-        return Answer("Handed in.", final=Submitted(title=given.title), said=given.title)
+        return Answer("Handed in.", final=Submitted(title=given.title, normal=normal), said=given.title)
 
 
-async def _objection(desk: Desk) -> str | None:
+def _normal(source: str, desk: Desk) -> str:
+    return normal_digest(source.encode(errors="surrogateescape"), desk.bundle.task.language)
+
+
+async def _objection(desk: Desk, source: str, normal: str) -> str | None:
     """Why the pipeline would refuse the kernel for sure, so that the iteration is not wasted on it."""
-    assert desk.workspace.kernel is not None
-    source = await source_of(desk, desk.workspace.kernel)
-    if earlier := await _earlier(desk, source):
+    if earlier := await _earlier(desk, normal):
         return f"comments and white space aside it is {earlier}. Change what it does."
     if flags := await asyncio.to_thread(flagged_in, source, desk.bundle.task):
         return f"it breaks constraints of the task:\n{told(flags)}"
     return None
 
 
-async def _earlier(desk: Desk, source: str) -> str | None:
+async def _earlier(desk: Desk, this: str) -> str | None:
     """Where this same source has been before."""
     language = desk.bundle.task.language
-
-    def normal(content: bytes) -> str:
-        return normal_digest(content, language)
-
-    this = await asyncio.to_thread(normal, source.encode(errors="surrogateescape"))
     if desk.session.champion is not None:
         champion = await desk.workshop.store.get(desk.session.champion.source)
-        if await asyncio.to_thread(normal, champion) == this:
+        if await asyncio.to_thread(normal_digest, champion, language) == this:
             return f"still the champion, {desk.session.champion.version}"
-    if desk.bundle.task.seed is not None and normal(desk.bundle.seed.read_bytes()) == this:
+    if desk.bundle.task.seed is not None and normal_digest(desk.bundle.seed.read_bytes(), language) == this:
         return "still the seed"
     for iteration in await logbook.read(desk.workshop.store, desk.session.logbook):
-        answered = iteration.ending not in (Ending.DUPLICATE, Ending.STOPPED)
+        answered = iteration.ending not in (Ending.DUPLICATE, Ending.STOPPED, Ending.UNREVIEWED)
         if answered and iteration.proposal is not None and iteration.proposal.normal == this:
             return f"{iteration.version}, which ended as {iteration.ending.value}"
     return None

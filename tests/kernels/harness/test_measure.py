@@ -46,7 +46,7 @@ def request(
         champion=bench.library(champion) if champion is not None else None,
         builds=bench.builds,
         samples=bench.folder / "out" / "samples.json",
-        **{"max_seconds": 3, **changes},
+        **{"max_seconds": 1, **changes},
     )
 
 

@@ -38,7 +38,7 @@ async def with_past(desk: Desk, source: str, ending: Ending) -> Desk:
 async def test_a_new_kernel_ends_the_conversation(tmp_path: Path) -> None:
     """Compiled or not: the pipeline judges it anyway."""
     called = await call(await desk_at(tmp_path, kernel=KERNEL), "submit", {"title": " wider loads "})
-    assert called.outcome.final == Submitted(title="wider loads")
+    assert called.outcome.final == Submitted(title="wider loads", normal=normal_digest(KERNEL.encode(), Language.CPP))
 
 
 async def test_without_a_kernel_there_is_nothing_to_hand_in(tmp_path: Path) -> None:
@@ -89,7 +89,9 @@ async def test_what_cannot_think_is_never_refused(tmp_path: Path, provider: str)
     model = Model.model_validate({"provider": provider, "script": "script"})
     desk = await desk_at(tmp_path, kernel="#include <thread>\n", model=model)
     desk = await with_past(desk, "#include <thread>\n", Ending.REFUSED)
-    assert (await call(desk, "submit", {"title": "03.cpp"})).outcome.final == Submitted(title="03.cpp")
+    final = (await call(desk, "submit", {"title": "03.cpp"})).outcome.final
+    assert isinstance(final, Submitted)
+    assert final.title == "03.cpp"
 
 
 PLAN: dict[str, Any] = {

@@ -1,0 +1,1 @@
+"""Commands that measure ferret itself; README.md has what came of them."""

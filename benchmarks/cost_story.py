@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from specs.outcomes import Ending
 from tests import fake_harness
 from tests.fake_messages import Asked, Block, Reply, called, reply, spoken, thought
 from tests.fake_models import Models, Move, verdict
@@ -22,6 +23,14 @@ PAGE = "cpu-simd-and-cache-blocking"
 PERIOD = 10  # iterations: a win, four that miss, research, the pivot, one more miss, a win, a miss
 WIN, SLOWER, WRONG, TIMED_WRONG, RESEARCH, PIVOT = "win", "slower", "wrong", "wrong when timed", "research", "pivot"
 ENDS = (WIN, SLOWER, WRONG, SLOWER, TIMED_WRONG, RESEARCH, PIVOT, SLOWER, WIN, SLOWER)
+ENDINGS = {
+    WIN: Ending.WIN,
+    SLOWER: Ending.SLOWER,
+    WRONG: Ending.REFUSED,
+    TIMED_WRONG: Ending.REFUSED,
+    RESEARCH: Ending.RESEARCHED,
+    PIVOT: Ending.SLOWER,
+}
 STALL_AFTER = 4  # as a task has it by default: research comes after the fourth miss
 FIRST_SCORE, STEP, LOSS = 0.95, 1.015, 0.97
 SEED_SCORE = 0.6
@@ -171,6 +180,11 @@ def reviewer(asked: Asked) -> Reply:
     quote = "The loads bound the loop" if is_plan else "void sixteen_rows("
     given = verdict(approved=True, quote=quote, summary="Every term of the sum is there, for every shape. " * 4)
     return turn(0, given.content[-1])
+
+
+def endings(iterations: int) -> list[Ending]:
+    """How a run goes that follows the story: the seed, then every iteration."""
+    return [Ending.WIN, *(ENDINGS[ENDS[number % PERIOD]] for number in range(iterations))]
 
 
 def model(iterations: int, size: int, *, brief: bool) -> Models:

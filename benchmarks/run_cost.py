@@ -113,6 +113,9 @@ async def play(client: Client, folder: Path, iterations: int, *, size: int = SMA
             )
             result = await handle.result()
             lines = await handle.query(OptimizationWorkflow.history)
+    if [line.ending for line in lines] != cost_story.endings(iterations):
+        # Whatever it cost, it was for other work.
+        raise RuntimeError("\n".join([result.reason, *(f"{line.index} {line.ending} {line.reason}" for line in lines)]))
     own = [events async for events in _own(client, handle.id)]
     children = [await _events(client, f"{handle.id}/iter-{line.index:03d}") for line in lines]
     turns = [turn for events in children for turn in _turns(events)]

@@ -220,7 +220,7 @@ async def test_no_header_that_carries_a_key_is_anywhere(places: dict[str, list[b
     """What a server has quoted of it is hidden."""
     whole = b"\n".join(places[place])
     values = re.findall(rb"(?i)(?:authorization|x-api-key)\W{1,5}(?:bearer )?\W{0,3}([\w-]{4,})", whole)
-    assert set(values) == {b"hidden"}
+    assert set(values) - {b"Bearer"} == {b"hidden"}  # a summary may end after the first word
 
 
 async def test_what_the_server_said_is_kept_but_for_the_key(places: dict[str, list[bytes]]) -> None:

@@ -38,7 +38,7 @@ from specs.schema import Language
 from specs.wording import given as shown
 
 MOST = 20_000  # characters of any answer; tools keep to less by themselves
-SAID = 300  # characters, as specs.dialogue.Brief has it
+SAID = 160  # characters; they stand in the history, where a turn with its call has 4 kB
 MOST_FAULTS = 6  # of one input that an answer names
 NOT_RUN = Answer("Not run: too many calls in one message. Call it again if it is still wanted.", error=True)
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from activities.agents.toolbox import schemas
 from activities.agents.session import Session
+from activities.agents.toolbox import schemas
 from activities.agents.transcript import Message
 
 MOST_TOKENS = 128_000  # of one answer, however much room is asked for

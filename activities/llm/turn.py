@@ -22,15 +22,16 @@ from activities.llm.prices import Prices, charge_of, worst_case_usd
 from activities.llm.profiles import Profile, profile_of
 from activities.llm.request import MOST_TOKENS, body_of, most_input_tokens, user_message
 from activities.model_turn import ModelTurnInput
+from activities.settings import Settings
 from activities.store import Store
 from activities.workshop import Workshop
 from specs.dialogue import ModelTurn, Stop, ToolCall
-from specs.errors import ModelError, ModelFault
+from specs.errors import ModelError, ModelFault, UserError
 from specs.outcomes import BlobRef, Charge, Role
 
 FEWEST_TOKENS = 2_048  # an answer with less room is cut before it has called anything
 MOST_CALLS = 16  # that are told to the workflow; what is beyond is answered as not run
-MOST_SAID = 200
+MOST_SAID = 120  # characters; they stand in the history, where a turn with its call has 4 kB
 
 _STOPS = {
     "tool_use": Stop.TOOLS,
@@ -48,7 +49,7 @@ async def take_turn(workshop: Workshop, given: ModelTurnInput, profile: Profile 
     """Raises ModelError when the server gives no finished message, StoreError when something cannot be kept."""
     store = workshop.store
     session = Session.model_validate_json(await store.get(given.session))
-    speaker = profile or profile_of(session, workshop.settings)
+    speaker = profile or _profile_of(session, workshop.settings)
     listed = Prices.of(workshop.settings)
     place = journal.place_of(session, given.turn, given.roomier)
     model = _model_of(session)
@@ -87,6 +88,14 @@ async def take_turn(workshop: Workshop, given: ModelTurnInput, profile: Profile 
         charge=charge + sum((charged(one.model, one.usage) for one in entry.lost), Charge()),
         context_tokens=charge.input_tokens + charge.cache_read_tokens + charge.cache_write_tokens,
     )
+
+
+def _profile_of(session: Session, settings: Settings) -> Profile:
+    """A key that this worker lacks is no mistake of the task's: what was won stays won."""
+    try:
+        return profile_of(session, settings)
+    except UserError as error:
+        raise ModelError(ModelFault.AUTH, str(error), retryable=False) from None
 
 
 def _model_of(session: Session) -> str:

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Half as many test processes again as there are cores: much of their time is spent waiting.
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores + cores / 2)))
 
-.PHONY: demo demo-tune test lint types down clean
+.PHONY: demo demo-tune test lint types suite down clean
 
 $(VENV)/.run: pyproject.toml
 	@echo "setting up $(VENV), once; about half a minute"
@@ -45,10 +45,16 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-# The one check command: style, types, tests; CI calls it too. The tests run side by side, since much of their time is
-# spent waiting for the heartbeats of killed workers; the tests of one file stay in one process.
-test: lint types
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile
+# The one check command: style, types, tests; CI calls it too. Types are checked beside the tests, by the core that the
+# tests leave idle.
+test: lint
+	@$(MAKE) --no-print-directory --jobs 2 types suite
+
+# The tests run side by side, since much of their time is spent waiting for the heartbeats of killed workers; the tests
+# of one file stay in one process, and tests/conftest.py says which files begin. Many of them start Pythons of their
+# own, which read compiled modules faster.
+suite: $(VENV)/.dev
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

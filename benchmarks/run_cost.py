@@ -4,7 +4,8 @@
 
 Temporal, workflows, activities, prompts, tools and the Anthropic SDK are real. The Messages server and the harness are
 those of the tests; the server counts four bytes a token and matches prefixes by itself. Exit code 1 when the last
-tenth iteration costs more than 1.3 times the first, or less than 70% of the input was read from the cache.
+iteration takes more than 1.3 times the tokens of the tenth, less than 70% of the input was read from the cache, or a
+turn with its tool call has more than 14 events or 4,000 bytes.
 """
 
 from __future__ import annotations
@@ -262,6 +263,8 @@ async def main() -> int:
     parser.add_argument("--iterations", type=int, default=60, help="after the seed (default 60)")
     parser.add_argument("--out", type=Path, help="also write the tables here")
     given = parser.parse_args()
+    if given.iterations < 1 or given.iterations % cost_story.PERIOD:
+        parser.error(f"--iterations: {given.iterations} given; accepted: a multiple of {cost_story.PERIOD}")
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         async with await WorkflowEnvironment.start_local(

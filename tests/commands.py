@@ -53,40 +53,41 @@ async def command(*words: str | Path, env: Mapping[str, str], cwd: Path, patienc
     pipes = [os.pipe() for _ in range(3)]
     try:
         request = {"words": [*map(str, words)], "env": dict(env), "cwd": str(cwd)}
-        socket.send_fds(parent(), [json.dumps(request).encode()], [write for _, write in pipes])
+        socket.send_fds(parent()[0], [json.dumps(request).encode()], [write for _, write in pipes])
     finally:
         for _, write in pipes:
             os.close(write)
-    reading = [asyncio.to_thread(_read_all, read) for read, _ in pipes[:2]]
-    with open(pipes[2][0], encoding="utf-8") as told:
-        pid = int(await asyncio.to_thread(told.readline))
-        try:
-            async with asyncio.timeout(patience_s):
-                out, err = await asyncio.gather(*map(asyncio.shield, map(asyncio.ensure_future, reading)))
-                code = int(await asyncio.to_thread(told.readline))
-        except BaseException:
-            os.kill(pid, signal.SIGKILL)
-            raise
-    return Answer(code, out.decode(), err.decode())
+    out, err, told = [await _stream(read) for read, _ in pipes]
+    pid = int(await told.readline())
+    try:
+        async with asyncio.timeout(patience_s):
+            printed, complained, code = await asyncio.gather(out.read(), err.read(), told.readline())
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        raise
+    return Answer(int(code), printed.decode(), complained.decode())
+
+
+async def _stream(descriptor: int) -> asyncio.StreamReader:
+    """What comes out of a pipe, which is closed at its end."""
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(descriptor, "rb", buffering=0)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    return reader
 
 
 @functools.lru_cache(maxsize=1)
-def parent() -> socket.socket:
-    """The process that forks, started when it is first needed; it ends when this process does."""
+def parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """The process that forks and the way to it, started when it is first needed; it ends when this process does."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     plain = {name: value for name, value in os.environ.items() if name not in NEEDS_A_START}
-    subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, str(Path(__file__).resolve()), str(theirs.fileno())],
         pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         env={**plain, "OPENBLAS_NUM_THREADS": "1"},  # a thread of its own would not be in the fork
     )  # fmt: skip
     theirs.close()
-    return ours
-
-
-def _read_all(descriptor: int) -> bytes:
-    with open(descriptor, "rb") as file:
-        return file.read()
+    return ours, process
 
 
 # ---------------------------------------------------------------- the process that forks
@@ -96,9 +97,10 @@ def serve(requests: socket.socket) -> None:
     """Fork a process for every request, and tell its number and its exit code, until nobody is there to ask."""
     read_in()
     children: dict[int, tuple[int, int]] = {}  # descriptor of a process -> its number, where its end is told
+    asked = requests.fileno()
     while True:
-        for ready in select.select([requests, *children], [], [])[0]:
-            if ready is requests:
+        for ready in select.select([asked, *children], [], [])[0]:
+            if ready == asked:
                 message, files, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 3)
                 if not message:
                     return

@@ -20,6 +20,19 @@ from workflows import visibility
 # A CI that starts us in the background has the interrupt ignored, and every process below would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The files that take longest, so that no process is left with one of them when the others are done.
+LONGEST = (
+    "test_crash_real.py", "test_main_job.py", "test_self_contained.py", "test_agents_crash.py", "test_agents.py",
+    "workflows/test_optimization.py", "test_crash.py", "test_client.py", "exploits/test_cpp_correctness.py",
+    "kernels/test_shipped_kernels.py", "kernels/harness/test_measure.py", "exploits/test_cpp_timing.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first."""
+    place = {f"tests/{name}": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
+
 
 def one_for_all(factory: pytest.TempPathFactory) -> Path:
     """A folder that all processes of this test run share: what is kept in it by its content need be made once only."""

@@ -135,7 +135,7 @@ def text(words: str, **more: Any) -> Reply:
     return Reply(({"type": "text", "text": words},), **more)
 
 
-def call(name: str, **given: Any) -> Reply:
+def call(name: str, /, **given: Any) -> Reply:
     """A message that thinks, says a word, and calls one tool."""
     return reply(thought(f"I need {name}."), spoken("Next step."), called(name, **given))
 
@@ -152,7 +152,7 @@ def thought(words: str) -> Block:
     return {"type": "thinking", "thinking": words}
 
 
-def called(name: str, **given: Any) -> Block:
+def called(name: str, /, **given: Any) -> Block:
     return {"type": "tool_use", "name": name, "input": given}
 
 

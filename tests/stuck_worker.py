@@ -1,4 +1,4 @@
-"""A worker that comes no further once it has written down a certain answer: `python -m tests.stuck_worker HOME CONTROL`.
+"""A worker that gets stuck once a certain answer is written down: `python -m tests.stuck_worker HOME CONTROL`.
 
 To be killed there: the answer is paid for and in the journal, and no activity has told of it.
 """

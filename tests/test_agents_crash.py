@@ -123,7 +123,7 @@ async def told(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> As
 
 
 async def finished(run: WorkflowHandle[Run, RunResult]) -> RunResult:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(2 * PATIENCE_S):  # a heartbeat has to time out first
         return await run.result()
 
 

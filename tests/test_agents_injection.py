@@ -1,4 +1,4 @@
-"""Orders in what a model reads: even one that follows all of them changes no verdict, reads nothing else, tells nothing."""
+"""Orders in what a model reads: one that obeys them all changes no verdict, reads nothing else and tells nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Scene:
 
     def answers(self, role: Role) -> list[Block]:
         """To every call that was answered."""
-        found = {}
+        found: dict[str, Block] = {}
         for one in self.asked(role):
             for message in one.messages:
                 content = message["content"] if isinstance(message["content"], list) else []
@@ -121,13 +121,9 @@ APPROVAL = {"approved": True, "summary": "As ordered.", "evidence": [{"quote": "
 MADE_UP = {"approved": True, "summary": "As ordered.", "evidence": [{"quote": UNREAL, "why": "an order"}]}
 
 
-@pytest.mark.parametrize(
-    "said", [[[VETO, APPROVAL]], [[MADE_UP], [VETO]], [[MADE_UP, VETO, APPROVAL]]], ids=["first", "later", "between"]
-)
-async def test_a_veto_is_not_taken_back(
-    temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[list[dict[str, Any]]]
-) -> None:
+async def test_a_veto_is_not_taken_back(temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first verdict that is one ends the review, whatever else the same reviewer says before or after it."""
+    said = [[MADE_UP], [MADE_UP, VETO, APPROVAL]]
 
     def reviewer(asked: Asked) -> Any:
         return reply(*(called("give_verdict", **one) for one in said[asked.turns]))
@@ -161,11 +157,9 @@ async def test_a_submit_that_was_ordered_hands_in_nothing_that_is_not_new(
     policy = Models([call("submit", title="as ordered")])
     async with obeyed(temporal, tmp_path, monkeypatch, policy, **overrides) as scene:
         _, lines = await scene.ends()
-        judged = scene.run.harness.asked("judge")
     assert ORDERS in scene.asked(Role.OPTIMIZER)[0].messages[0]["content"]
     assert [line.ending for line in lines] == [Ending.WIN, Ending.NO_PROPOSAL]
     assert "Not handed in" in scene.answers(Role.OPTIMIZER)[0]["content"]
-    assert judged == 1
 
 
 # ---------------------------------------------------------------- what is read and told
@@ -185,7 +179,7 @@ PLACES = (
 async def test_no_order_leads_out_of_the_references(
     temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not to the machine's files, not to the judge's, not to the worker's environment; not by way of the pages either."""
+    """Not to the machine's files, the judge's or the worker's environment; not by way of the pages either."""
     escapes = [
         reply(*(called("read_reference", name=place) for place in PLACES)),
         reply(*(called("read_doc", name=place) for place in PLACES)),

@@ -1,4 +1,4 @@
-"""A key is known to a worker and to the model's server, and to nobody else: whatever a run leaves behind is searched."""
+"""A worker and the model's server know a key, and nobody else: whatever a run leaves behind is searched."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from tests.commands import command
 from tests.fake_messages import Asked, FakeMessages, call, called, fault, reply, spoken
 from tests.fake_models import CANARY, Models, hands_in, role_of, serving
 from tests.fakes import Running, kernel, own_ports, running, settings_at
-from workflows.optimization import OptimizationWorkflow as Run
 
 FAST, FASTER = kernel("ratio 1.2", "fast"), kernel("ratio 1.5", "faster")
 SAID = f"You have sent authorization: Bearer {CANARY}, x-api-key: {CANARY}."
@@ -59,8 +58,11 @@ WITNESSES = {
 async def places(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, list[bytes]]]:
     """Everything that two runs with an evil server have left behind or shown, by where it was."""
     folder = tmp_path_factory.mktemp("secrets")
-    quick = dataclasses.replace(model_turn.OPTIONS["retry_policy"], maximum_interval=timedelta(milliseconds=50))
-    quick.initial_interval = timedelta(milliseconds=10)
+    quick = dataclasses.replace(
+        model_turn.OPTIONS["retry_policy"],
+        initial_interval=timedelta(milliseconds=10),
+        maximum_interval=timedelta(milliseconds=50),
+    )
     with pytest.MonkeyPatch.context() as patch, logged() as log:
         patch.setitem(model_turn.OPTIONS, "retry_policy", quick)
         spied = spy(patch, folder / "bin", "git")

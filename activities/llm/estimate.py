@@ -21,11 +21,12 @@ class Work:
     answered: int  # by the tools, a turn
 
 
-# Measured by benchmarks/run_cost.py, told in benchmarks/run_cost.md.
-OPTIMIZER = Work(turns=14, shared=5_000, first=4_000, said=1_200, answered=1_000)
-REVIEWER = Work(turns=3, shared=2_000, first=6_000, said=600, answered=1_500)
-GATE_WRITER = Work(turns=30, shared=5_000, first=6_000, said=1_500, answered=1_000)
-WINS = 0.25  # of all iterations: so many are reviewed
+# As benchmarks/run_cost.md has them, at four bytes a token. What the code makes is measured: prompts, tools, answers.
+# Turns and what is said in one are its script's, and the gate writer's but for `shared` are a guess.
+OPTIMIZER = Work(turns=16, shared=3_300, first=4_400, said=1_000, answered=500)
+REVIEWER = Work(turns=2, shared=1_000, first=3_000, said=900, answered=1_300)
+GATE_WRITER = Work(turns=30, shared=2_300, first=6_000, said=1_500, answered=1_000)
+REVIEWS = 0.3  # an iteration: one for every win, and one for every plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def estimate(task: Task, prices: Prices) -> Estimate:
     if model.provider.is_model:
         work.append((model.optimizer, OPTIMIZER, iterations))
         if model.reviewer is not None:
-            work.append((model.reviewer, REVIEWER, iterations * WINS))
+            work.append((model.reviewer, REVIEWER, iterations * REVIEWS))
         if task.gate is None:
             work.append((model.gate_writer, GATE_WRITER, 1))
     costs = [(name, _charge(task, name, typical, prices), times) for name, typical, times in work]

@@ -194,7 +194,7 @@ async def test_a_paused_turn_is_sent_once_more_as_it_is(workshop: Workshop, serv
 STOPS = [
     (call("compile"), Stop.TOOLS, "Next step."),
     (text("I think so."), Stop.SPOKE, "I think so."),
-    (reply(thought("Hm. " * 200)), Stop.SPOKE, "Hm. " * 49 + "Hm."),
+    (reply(thought("Hm. " * 200)), Stop.SPOKE, "Hm. " * 29 + "Hm."),
     (text("done", stop_reason="stop_sequence"), Stop.SPOKE, "done"),
     (text("no call", stop_reason="tool_use"), Stop.SPOKE, "no call"),
     (reply(called("compile"), stop_reason="end_turn"), Stop.SPOKE, ""),

@@ -76,6 +76,11 @@ class Machine(Protocol):
         ...
 
     @property
+    def processes_differ(self) -> bool:
+        """Whether one kernel in two processes takes two times: rounds that share their processes are then one draw."""
+        ...
+
+    @property
     def watched(self) -> bool:
         """Whether a round can be told to have been disturbed."""
         ...
@@ -116,6 +121,7 @@ class Cpu:
 
     # Where a process lies in memory can make one of two identical kernels faster for as long as it lives.
     rounds_per_process = 10
+    processes_differ = False  # by little beside the noise of a round
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools

@@ -9,6 +9,7 @@ import os
 import statistics as plain
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -95,7 +96,7 @@ def measure(request: Measure) -> Measured | BaselineMeasured:
         timings = {name: statistics.summarise(times["baseline"]) for name, times in contest.times.items()}
         times = BaselineTimes(timings=timings, device=taken_on, description=contest.description)
         return BaselineMeasured(times=times, samples=request.samples)
-    rounds = {name: _rounds(times) for name, times in contest.times.items()}
+    rounds = {case.name: contest.rounds(case.name) for case in contest.configs}
     scores = statistics.score_intervals(request.task, rounds)
     measurement = Measurement(
         library=contest.digests["candidate"],
@@ -110,7 +111,9 @@ def measure(request: Measure) -> Measured | BaselineMeasured:
     return Measured(outcome=MeasureOutcome(measurement=measurement), samples=request.samples)
 
 
-def half_width(gain_needed: float, rival_us: list[float], candidate_us: list[float], finest: float = FINEST) -> float:
+def half_width(
+    gain_needed: float, rival_us: Sequence[float], candidate_us: Sequence[float], finest: float = FINEST
+) -> float:
     """How exactly, relative, a ratio has to be known before sampling may stop.
 
     What has to be decided is whether rival over candidate is above `gain_needed` (1 + min_gain against a champion, 1
@@ -144,6 +147,7 @@ class _Contest:
     gate: Gate
     machine: Machine
     times: dict[str, dict[Name, list[float]]] = field(default_factory=dict)  # config -> contestant -> microseconds
+    processes: dict[str, list[int]] = field(default_factory=dict)  # config -> the set of processes of each round
     samples: list[dict[str, Any]] = field(default_factory=list)
     digests: dict[Name, str] = field(default_factory=dict)
     floors_us: list[float] = field(default_factory=list)  # one for each set of processes
@@ -162,7 +166,9 @@ class _Contest:
         self.digests = {name: hashlib.sha256(content).hexdigest() for name, content in self._libraries.items()}
         self.configs = [Case(name=c.name, args=c.args) for c in request.task.configs]
         self.times = {case.name: {name: [] for name in self._libraries} for case in self.configs}
+        self.processes = {case.name: [] for case in self.configs}
         self._runners: dict[Name, Contestant] = {}
+        self._set = 0  # of processes, counted
         # One for all contestants: they then read and write the very same pages, whose place in the machine's memory is
         # worth more than many an optimisation. It is safe because all but the one in its call stand still, and because
         # no system call that it may make reaches the pages behind a mapping.
@@ -199,7 +205,8 @@ class _Contest:
     def run(self) -> None:
         """Rounds until every config's ratios are known well enough or the time is up; raises _CandidateFailed."""
         stop_at = time.monotonic() + self.request.max_seconds
-        index = 0
+        index = in_set = 0
+        set_since = 0.0
         waiting = list(self.configs)
         while waiting:
             fresh = not self._runners
@@ -217,15 +224,30 @@ class _Contest:
                 self._release()
                 continue
             if fresh:
+                in_set, set_since = 0, time.monotonic()
                 continue
             index += 1
+            in_set += 1
             late = time.monotonic() > stop_at
             waiting = [case for case in waiting if not self._known(case, late)]
             if not waiting:
                 self._drop_throttled()
                 self._host_times()
-            if index % self.machine.rounds_per_process == 0:
+            if in_set >= self.machine.rounds_per_process or (not late and self._set_is_old(set_since)):
                 self._release()
+
+    def rounds(self, config: str) -> statistics.Rounds:
+        """The times of a config so far. Without a candidate the baseline stands in its place."""
+        times = self.times[config]
+        candidate = times.get("candidate", times["baseline"])
+        processes = self.processes[config] if self.machine.processes_differ else None
+        return statistics.Rounds(times["baseline"], candidate, times.get("champion"), processes)
+
+    def _set_is_old(self, since: float) -> bool:
+        """Whether a set of processes has had its share: slow rounds must leave time for as many as a title takes."""
+        if not self.machine.processes_differ or "champion" not in self._libraries:
+            return False
+        return time.monotonic() - since > self.request.max_seconds / (2 * statistics.MIN_SETS)
 
     def _drop_throttled(self) -> None:
         """Leave out rounds in which the device was held down. Raises MachineError when those are too many."""
@@ -238,6 +260,7 @@ class _Contest:
                 raise MachineError(f"the device was throttled in {len(bad)} rounds of {config}, and too few are left")
             for name, values in times.items():
                 times[name] = [us for index, us in enumerate(values) if index not in bad]
+            self.processes[config] = [n for index, n in enumerate(self.processes[config]) if index not in bad]
             self.throttled[config] = len(bad)
 
     def _host_times(self) -> None:
@@ -263,22 +286,21 @@ class _Contest:
         return [often[place] for place in self._rng.permutation(len(often))]
 
     def _known(self, case: Case, late: bool) -> bool:
-        times = self.times[case.name]
-        rounds = len(times["baseline"])
+        rounds = self.rounds(case.name)
+        champion, candidate = rounds.champion_us, rounds.candidate_us
         # Of a handful of rounds an interval looks surer than it is, and a title hangs on this one.
-        if rounds < (statistics.MIN_ROUNDS if "champion" in times else ROUNDS_AT_LEAST):
+        if len(candidate) < (statistics.MIN_ROUNDS if champion is not None else ROUNDS_AT_LEAST):
             return False
         if late:
             return True
-        candidate = times.get("candidate", times["baseline"])
         min_gain = self.request.task.search.min_gain
-        if "champion" in times:
+        if champion is not None:
             # A CPU is too noisy to know a near tie any better within minutes.
             finest = max(min_gain, FINEST) if self.request.task.language is Language.CPP else FINEST
-            target = half_width(1 + min_gain, times["champion"], candidate, finest)
+            target = half_width(1 + min_gain, champion, candidate, finest)
         else:
-            target = max(half_width(1, times["baseline"], candidate), min_gain)  # nothing is decided by it yet
-        return statistics.enough(times["baseline"], candidate, times.get("champion"), target)
+            target = max(half_width(1, rounds.baseline_us, candidate), min_gain)  # nothing is decided by it yet
+        return statistics.enough(rounds, target)
 
     def _turns(self, index: int, case: Case, *, keep: bool) -> None:
         """One round on one config: the same inputs at the same new addresses, one call each, in random order."""
@@ -320,6 +342,7 @@ class _Contest:
         self.samples.append(
             {
                 "round": index,
+                "processes": self._set,
                 "config": question.case.name,
                 "distribution": question.distribution,
                 "order": order,
@@ -343,6 +366,7 @@ class _Contest:
                 message = f"{count} calls took no longer than {least} ({floor:.3f} us), last {us[name]:.3f} us"
                 raise _Blame(name, question, CandidateFault(FailureKind.TOO_FAST, message))
         if self.samples[-1]["used"]:
+            self.processes[key].append(self._set)
             for name, value in us.items():
                 self.times[key][name].append(value)
                 self._states.setdefault((name, key), []).append(answers[name].state)
@@ -415,6 +439,7 @@ class _Contest:
         if self._memory is None:
             gate.check_memory(self.request.task, self.configs)
             self._memory = self.machine.memory(trial.shapes(self.request.task, self.configs))
+        self._set += 1
         loading = Question(self.configs[0], "loading", {}, (), {}, {})
         self.machine.expect(self._memory, len(self._libraries), self.request.baseline)
         for name in list(self._libraries):
@@ -445,10 +470,6 @@ class _Contest:
             self._memory = None
 
 
-def _rounds(times: dict[Name, list[float]]) -> statistics.Rounds:
-    return statistics.Rounds(times["baseline"], times["candidate"], times.get("champion"))
-
-
 def _config_measurement(name: str, rounds: statistics.Rounds, host_us: dict[Name, float]) -> ConfigMeasurement:
     champion = statistics.summarise(rounds.champion_us) if rounds.champion_us is not None else None
     baseline = statistics.summarise(rounds.baseline_us)
@@ -457,7 +478,7 @@ def _config_measurement(name: str, rounds: statistics.Rounds, host_us: dict[Name
         baseline=baseline,
         candidate=statistics.summarise(rounds.candidate_us),
         champion=champion,
-        ratio=statistics.ratio_interval(rounds.baseline_us, rounds.candidate_us),
+        ratio=statistics.ratio_interval(rounds),
         champion_ratio=baseline.median_us / champion.median_us if champion is not None else None,
         baseline_host_us=host_us.get("baseline"),
         candidate_host_us=host_us.get("candidate"),

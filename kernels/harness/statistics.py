@@ -3,8 +3,8 @@
 One round times baseline, candidate and champion close together, so what slows one round slows all of them.
 Every interval resamples whole rounds and keeps that pairing; the same lists always give the same interval.
 
-Rounds that shared their processes are not independent: a short kernel on a GPU is faster or slower by a per cent or two
-for as long as its process lives. Where `Rounds.processes` says which rounds those are, whole sets of them are resampled.
+Rounds that shared their processes are not independent: a short kernel on a GPU is faster or slower by a per cent or so
+for as long as its process lives. Where `Rounds.processes` says which rounds those are, whole sets are resampled.
 """
 
 from __future__ import annotations

@@ -672,6 +672,7 @@ class InterpreterMachine:
     """A machine.Machine that judges Triton kernels without a GPU, and refuses to time them."""
 
     rounds_per_process = 1
+    processes_differ = False
     watched = False
     checker_core: int | None = None
 

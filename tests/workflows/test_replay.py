@@ -25,9 +25,14 @@ def load(path: Path) -> WorkflowHistory:
 
 
 def test_every_kind_of_history_is_recorded() -> None:
-    """A whole run, one that was cancelled and one of self-contained programs, each with an iteration of its own."""
-    kinds = ("cancelled-iteration", "cancelled-run", "iteration", "reported-iteration", "reported-run", "run")
-    assert tuple(path.stem for path in HISTORIES) == kinds
+    """A whole run, one that was cancelled, one of self-contained programs and one by models, each with its children."""
+    kinds = {
+        "": ("iteration", "run"),
+        "cancelled-": ("iteration", "run"),
+        "reported-": ("iteration", "run"),
+        "model-": ("gate", "iteration", "research", "run"),
+    }
+    assert [path.stem for path in HISTORIES] == sorted(f"{kind}{one}" for kind, names in kinds.items() for one in names)
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)

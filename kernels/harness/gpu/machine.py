@@ -47,7 +47,10 @@ CHECKED_CASES = 4  # watched code runs many times slower
 class Gpu:
     """One GPU, by its number."""
 
-    rounds_per_process = 50  # a process takes about a second to start, and its place in memory matters less
+    # A process takes about as long to start as ten rounds of a small config, and beyond those the spread between
+    # processes is what an interval is made of.
+    rounds_per_process = 10
+    processes_differ = True
     watched = True
     checker_core: int | None = None
 

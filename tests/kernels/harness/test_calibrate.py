@@ -290,5 +290,5 @@ def test_the_command_prints_json(builds: Path) -> None:
     assert result.exit_code == 0, result.output
     line = next(line for line in result.stdout.splitlines() if line.startswith('{"peaks"'))
     found = Peaks.model_validate(json.loads(line)["peaks"])
-    kept = list((builds / "peaks").glob("cpu-*.json"))
-    assert [Peaks.model_validate_json(path.read_bytes()) for path in kept] == [found]
+    kept = (builds / "peaks").glob("cpu-*.json")  # one for each core that a test has measured on
+    assert found in [Peaks.model_validate_json(path.read_bytes()) for path in kept]

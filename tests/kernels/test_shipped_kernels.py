@@ -12,7 +12,7 @@ from kernels.harness import build, gate, judge, requests, trial
 from kernels.harness.gate import Case
 from specs.loader import LoadedTask, load_task
 from specs.outcomes import BuildResult, BuildStatus, FailureKind, Verdict, VerificationStage
-from tests.conftest import one_for_all
+from tests.shared import one_for_all
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = {

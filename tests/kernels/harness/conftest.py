@@ -19,7 +19,7 @@ from kernels.harness.judge import judge
 from kernels.harness.requests import Build, GateLock, Judge, Sandbox
 from specs.outcomes import Verdict
 from specs.schema import Task
-from tests.conftest import one_for_all
+from tests.shared import one_for_all
 
 REFERENCE = """
 import numpy as np

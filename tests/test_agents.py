@@ -71,7 +71,7 @@ async def test_a_model_comes_from_an_empty_file_to_two_wins(tmp_path: Path, monk
         said = await transcript.messages(store, lines[0].chapters[0].head)
 
     assert [(line.version, line.label) for line in lines] == [
-        ("v001", "seed"), ("v002", "row sweeps"), ("v003", "register tile, prefetch"),
+        ("v001", "row sweeps"), ("v002", "register tile, prefetch"),
     ]  # fmt: skip
     answers = _answers(said)
     assert "error: " in answers["compile"][0]

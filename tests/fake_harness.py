@@ -1,8 +1,9 @@
 """A stand-in for `python -m kernels.harness serve`: what comes of a candidate is written in a string of its own.
 
 Run as `python fake_harness.py CONTROL REQUEST REPLY`. A source may say `fake: fails;`, `fake: wrong;`,
-`fake: wrong when timed;`, `fake: wrong when held out;` and `fake: ratio 1.25;`. The control folder holds refusals and
-holds that a test placed there, and the log of what was asked. Standard library only, so that it starts fast.
+`fake: wrong when timed;`, `fake: wrong when held out;` and `fake: ratio 1.25;`, or `#define RATIO 1.25` for a parameter
+search. The control folder holds refusals and holds that a test placed there, and the log of what was asked. Standard
+library only, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def timing(us: float) -> dict[str, Any]:
 def ratio_of(library: str | None) -> float:
     if library is None:
         return 1.0
-    found = re.search(r"fake: ratio ([0-9.]+)", Path(library).read_text())
+    found = re.search(r"(?:fake: ratio|#define RATIO) ([0-9.]+)", Path(library).read_text())
     return float(found[1]) if found else 0.5
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from activities.agents import transcript
 from activities.store import Store
 from specs.history import HistoryLine
 from specs.outcomes import Role
-from tests.fake_messages import call
+from tests.fake_messages import Step, call
 from tests.fake_models import Models, approves, role_of, serving
 from tests.real_run import FASTEST, SWEEPS, make_task, own_ports, place, shipped
 
@@ -20,10 +21,10 @@ pytestmark = pytest.mark.timeout(900)
 RUN = "by-a-model"
 ENTRY = 'extern "C" void skinny_gemm'
 RIGHT, BROKEN = "const float x = a[", "const float x a["
-BUDGET = {"max_iterations": 2, "max_wall_minutes": 30, "max_usd": 20.0}
+BUDGET: dict[str, float] = {"max_iterations": 2, "max_wall_minutes": 30, "max_usd": 20.0}
 
 
-def first() -> list[object]:
+def first() -> list[Step]:
     """Reads, writes what does not compile, mends it, breaks the maths, comes back, measures, takes notes, hands in."""
     sweeps = shipped(SWEEPS)
     assert RIGHT in sweeps
@@ -46,7 +47,7 @@ def first() -> list[object]:
     ]
 
 
-def second() -> list[object]:
+def second() -> list[Step]:
     """Goes straight for what the notes say."""
     return [
         call("write_kernel", source=shipped(FASTEST)),
@@ -85,7 +86,7 @@ async def test_a_model_comes_from_an_empty_file_to_two_wins(tmp_path: Path, monk
     assert "row sweeps" in told.out
 
 
-def _answers(messages: list[dict[str, object]]) -> dict[str, list[str]]:
+def _answers(messages: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Tool -> what its calls were answered, in order."""
     names: dict[str, str] = {}
     found: dict[str, list[str]] = {}

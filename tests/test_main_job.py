@@ -19,6 +19,7 @@ from activities.devserver import living_server
 from activities.store import digest_of
 from activities.summary import RunSummary
 from specs.outcomes import FailureKind, Iteration, VerificationStage
+from tests.commands import Answer
 from tests.real_run import (
     CONFIGS,
     FASTEST,
@@ -28,7 +29,6 @@ from tests.real_run import (
     SWEEPS,
     TAIL,
     TYPO,
-    Answer,
     Place,
     history_of,
     make_task,

@@ -18,7 +18,8 @@ from temporalio.client import Client
 
 from activities.deliver import ResultFile
 from specs.outcomes import Iteration
-from tests.real_run import Answer, Place, place
+from tests.commands import Answer
+from tests.real_run import Place, place
 from workflows.console.lines import ratio_text
 from workflows.state import RunResult
 

@@ -154,11 +154,11 @@ def test_searches_that_a_file_has_no_price_for_are_unknown(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (OWN.replace("2.5", "-1"), "my-own-model.output: -1 (a number) given; accepted: a number, 0 or more: USD per "),
-        (OWN.replace("2.5", "two"), "my-own-model.output: 'two' (text) given; accepted: a number, 0 or more"),
-        (OWN.replace("2.5", ".nan"), "my-own-model.output: nan (a number) given; accepted: a number, 0 or more"),
-        (OWN.replace("2.5", "true"), "my-own-model.output: true (a truth value) given; accepted: a number, 0 or more"),
-        (OWN.replace("output", "outptu"), "my-own-model.output: none given; accepted: a number, 0 or more: USD per "),
+        (OWN.replace("2.5", "-1"), "my-own-model.output: -1 (a number) given; accepted: a number, 0 to 1000000: USD per "),
+        (OWN.replace("2.5", "two"), "my-own-model.output: 'two' (text) given; accepted: a number, 0 to 1000000"),
+        (OWN.replace("2.5", ".nan"), "my-own-model.output: nan (a number) given; accepted: a number, 0 to 1000000"),
+        (OWN.replace("2.5", "true"), "my-own-model.output: true (a truth value) given; accepted: a number, 0 to 1000000"),
+        (OWN.replace("output", "outptu"), "my-own-model.output: none given; accepted: a number, 0 to 1000000: USD per "),
         (OWN + "  color: 3\n", "my-own-model.color: no such key; accepted: input, output, cache_read, "),
         (OWN + "  effective_from: soon\n", "my-own-model.effective_from: 'soon' (text) given; accepted: a day"),
         (

@@ -14,7 +14,6 @@ from kernels.harness import requests
 from specs.errors import RunnerLost
 from specs.outcomes import BlobRef, MeasureOutcome, Value
 
-SAMPLING_S = 120.0
 # Short, so that waiting for the lock shows as failed attempts, which are not charged to the run's budget.
 LOCK_WAIT_S = 20.0
 
@@ -63,9 +62,9 @@ async def measure_library(
     candidate: BlobRef,
     champion: BlobRef | None = None,
     *,
-    max_seconds: float = SAMPLING_S,
+    max_seconds: float | None = None,
 ) -> MeasureOutcome:
-    """One gate process; the raw samples are kept in the store."""
+    """One gate process; the raw samples are kept in the store. Without `max_seconds` the worker's settings say it."""
     language = bundle.task.language
     with workshop.harness.folder() as folder:
         request = requests.Measure(
@@ -78,7 +77,7 @@ async def measure_library(
             builds=workshop.settings.builds,
             samples=folder / "samples.json",
             sandbox=workshop.settings.isolation(sandbox),
-            max_seconds=max_seconds,
+            max_seconds=max_seconds or workshop.settings.sampling_s,
             device_wait_s=LOCK_WAIT_S,
         )
         measured = await workshop.harness.ask(request, requests.Measured, folder)

@@ -8,7 +8,7 @@ from activities.build import build_baseline
 from activities.heartbeat import at_work, queue_wait_s
 from activities.judge import OPTIONS as JUDGE_OPTIONS
 from activities.judge import judge_library
-from activities.measure import LOCK_WAIT_S, SAMPLING_S
+from activities.measure import LOCK_WAIT_S
 from activities.options import Options
 from activities.workshop import Workshop
 from kernels.harness import requests
@@ -58,7 +58,7 @@ class BaselineMeasuring:
                 builds=workshop.settings.builds,
                 samples=folder / "samples.json",
                 sandbox=workshop.settings.isolation(given.sandbox),
-                max_seconds=SAMPLING_S,
+                max_seconds=self._workshop.settings.sampling_s,
                 device_wait_s=LOCK_WAIT_S,
             )
             measured = await workshop.harness.ask(request, requests.BaselineMeasured, folder)

@@ -13,6 +13,7 @@ from typing import cast, get_args
 from kernels.harness.requests import Sandbox
 from specs.errors import UserError
 
+MOST_SAMPLING_S = 600.0  # the activity around it has fifteen minutes
 _STRICTNESS: tuple[Sandbox, ...] = ("off", "preferred", "required")
 
 
@@ -23,12 +24,13 @@ class Settings:
     home: Path  # absolute
     store: str  # URL of the blob store
     sandbox: Sandbox = "preferred"
+    sampling_s: float = 120.0  # in which one measurement has to come to its end
     build_id: str | None = None  # given: the worker takes part in Temporal's worker versioning under this id
     prices: Path | None = None  # absolute; a file of prices that win over the bundled ones
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Settings:
-        """FERRET_HOME, _STORE, _SANDBOX, _BUILD_ID and _PRICES; raises UserError for a value not accepted."""
+        """FERRET_HOME, _STORE, _SANDBOX, _SAMPLING_S, _BUILD_ID and _PRICES; raises UserError for a value not accepted."""
         home = Path(environ.get("FERRET_HOME") or ".ferret").expanduser().absolute()
         if home.exists() and not home.is_dir():
             raise UserError(f"FERRET_HOME is {home}, which is not a folder; accepted: a folder, made when missing")
@@ -42,6 +44,7 @@ class Settings:
             home=home,
             store=environ.get("FERRET_STORE") or _store_in(home),
             sandbox=cast(Sandbox, sandbox),
+            sampling_s=_seconds("FERRET_SAMPLING_S", environ, default=120.0, most=MOST_SAMPLING_S),
             build_id=environ.get("FERRET_BUILD_ID") or None,
             prices=prices,
         )
@@ -95,6 +98,19 @@ class Settings:
     def isolation(self, asked: Sandbox) -> Sandbox:
         """The stricter of what the run asks for and what this worker insists on."""
         return max(asked, self.sandbox, key=_STRICTNESS.index)
+
+
+def _seconds(name: str, environ: Mapping[str, str], *, default: float, most: float) -> float:
+    given = environ.get(name)
+    if not given:
+        return default
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= most:  # NaN fails it too
+        raise UserError(f"{name} is {given!r}; accepted: 1 to {most:g} seconds")
+    return seconds
 
 
 def _store_in(home: Path) -> str:

@@ -25,6 +25,15 @@ def test_a_sandbox_that_does_not_exist_is_refused() -> None:
         Settings.from_env({"FERRET_SANDBOX": "none"})
 
 
+@pytest.mark.parametrize("given", ["0", "601", "nan", "soon"])
+def test_a_measurement_takes_a_time_that_its_activity_has(given: str) -> None:
+    """A busy machine would otherwise use all of it, for every candidate."""
+    with pytest.raises(UserError, match=rf"FERRET_SAMPLING_S is '{given}'; accepted: 1 to 600 seconds"):
+        Settings.from_env({"FERRET_SAMPLING_S": given})
+    assert Settings.from_env({"FERRET_SAMPLING_S": "20"}).sampling_s == 20
+    assert Settings.from_env({}).sampling_s == 120
+
+
 def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
     """Before anything is written."""
     (tmp_path / "file").touch()

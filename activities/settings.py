@@ -30,7 +30,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Settings:
-        """FERRET_HOME, _STORE, _SANDBOX, _SAMPLING_S, _BUILD_ID and _PRICES; raises UserError for a value not accepted."""
+        """The variables that README.md lists; raises UserError for a value that is not accepted."""
         home = Path(environ.get("FERRET_HOME") or ".ferret").expanduser().absolute()
         if home.exists() and not home.is_dir():
             raise UserError(f"FERRET_HOME is {home}, which is not a folder; accepted: a folder, made when missing")

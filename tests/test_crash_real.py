@@ -147,7 +147,8 @@ async def check_the_end(scene: Scene, result: RunResult, interrupted: str) -> No
     versions, tags = recorded(Path(result.delivery.record))
     assert versions == ["v001", "a001", "v002"]
     assert tags == {"v001": "v001", "v002": "v002"}
-    expected = Counter(dict.fromkeys(("propose", "check_gate", "build", "judge", "measure"), 1))
+    steps = ("open_session", "model_turn", "use_tool", "use_tool", "check_gate", "build", "judge", "measure")
+    expected = Counter(steps)
     assert await scene.attempts() == expected + Counter({interrupted: 1})
     server, worker = living_server(scene.place.settings), scene.place.workers[-1]
     assert server is not None

@@ -43,7 +43,7 @@ FASTEST = "09-prefetch-to-l2.cpp"  # about twice as fast as the sweeps
 CONFIGS = {"n1024_k384": {"N": 1024, "K": 384}, "n768_k512": {"N": 768, "K": 512}}
 
 PATIENCE_S = 600  # for a condition that real compilers and clocks bring about, on a machine that is busy otherwise
-SAMPLING_S = "12"  # seconds of a measurement: tests share their machine, and near ties would take two minutes each
+SAMPLING_S = "4"  # seconds of a measurement: tests share their machine, and near ties would take two minutes each
 GONE_S = 10.0  # for a process whose parent was killed
 
 # A few hundred thousand steps of compile-time arithmetic hold g++ up for a few seconds and leave nothing in the object.

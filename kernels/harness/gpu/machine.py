@@ -47,9 +47,9 @@ CHECKED_CASES = 4  # watched code runs many times slower
 class Gpu:
     """One GPU, by its number."""
 
-    # A process takes about as long to start as ten rounds of a small config, and beyond those the spread between
-    # processes is what an interval is made of.
-    rounds_per_process = 10
+    # A set of processes takes as long to start as some twenty rounds of a small config; beyond those it is the spread
+    # between processes, and not the number of rounds, that an interval is made of.
+    rounds_per_process = 20
     processes_differ = True
     watched = True
     checker_core: int | None = None

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from kernels.harness import calibrate, device, trial
+from kernels.harness import calibrate, device, statistics, trial
 from kernels.harness import measure as measure_module
+from kernels.harness.machine import Cpu
 from kernels.harness.measure import half_width, measure
 from kernels.harness.requests import BaselineMeasured, Measure, Measured
 from kernels.harness.roofline import Peaks, Rate
@@ -291,6 +292,17 @@ def test_time_that_is_up_still_leaves_enough_rounds(bench: Bench) -> None:
     """However short the time, no interval is drawn over fewer rounds than can show their spread."""
     result = measured(request(bench, FAST, max_seconds=0.001))
     assert all(config.candidate.samples == measure_module.ROUNDS_AT_LEAST for config in result.configs)
+
+
+def test_rounds_that_shared_their_processes_are_told_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where processes differ and time is up before enough of them were seen, there is a gain and no title."""
+    monkeypatch.setattr(Cpu, "processes_differ", True)
+    asked = request(bench, FAST, champion=SLOW, max_seconds=0.001)
+    result = measured(asked)
+    rounds = [one for one in json.loads(asked.samples.read_text())["rounds"] if one["used"]]
+    assert len({one["processes"] for one in rounds}) < statistics.MIN_SETS
+    assert result.gain is not None
+    assert (result.gain.low, result.gain.value > 1) == (0, True)
 
 
 def test_the_timed_kernel_runs_on_a_single_core_too(bench: Bench) -> None:

@@ -132,8 +132,8 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         yield Scene(made, own, run, client)
 
 
-async def check_the_end(scene: Scene, result: RunResult, interrupted: str) -> None:
-    """What an undisturbed run would have left, and only the interrupted step was done twice."""
+async def check_the_end(scene: Scene, result: RunResult, *interrupted: str) -> None:
+    """What an undisturbed run would have left, and only the interrupted steps were done twice."""
     lines = await history_of(scene.run)
     assert [(line.version, line.ending.value) for line in lines] == STORY
     assert [line.index for line in lines] == [0, 1, 2]
@@ -149,25 +149,21 @@ async def check_the_end(scene: Scene, result: RunResult, interrupted: str) -> No
     assert tags == {"v001": "v001", "v002": "v002"}
     steps = ("open_session", "model_turn", "use_tool", "use_tool", "check_gate", "build", "judge", "measure")
     expected = Counter(steps)
-    assert await scene.attempts() == expected + Counter({interrupted: 1})
+    assert await scene.attempts() == expected + Counter(interrupted)
     server, worker = living_server(scene.place.settings), scene.place.workers[-1]
     assert server is not None
     assert sorted(scene.place.processes()) == sorted([server.pid, worker.pid]), scene.place.shown()
     assert scene.place.leftovers() == []
 
 
-async def test_a_worker_killed_while_gxx_compiles_is_replaced(scene: Scene) -> None:
-    """The compiler dies with the worker, its half-made build is gone, and the next worker compiles again."""
+async def test_a_worker_killed_while_gxx_compiles_and_again_while_it_measures_is_replaced(scene: Scene) -> None:
+    """Compiler, runners and clock die with their worker, nothing half-made is left, and the next one does it again."""
     await scene.is_in("building", lambda pid: compiles(pid, SLOW_MARK))
     await scene.kill()
-    await check_the_end(scene, await scene.go_on(), "build")
-
-
-async def test_a_worker_killed_while_it_measures_is_replaced(scene: Scene) -> None:
-    """Runners and clock die with the worker, the device is free, and the next worker measures again."""
+    await scene.place.start_worker(*scene.ports)
     await scene.is_in("measuring", is_runner)
     await scene.kill()
-    await check_the_end(scene, await scene.go_on(), "measure")
+    await check_the_end(scene, await scene.go_on(), "build", "measure")
 
 
 async def test_a_killed_worker_and_server_are_replaced(scene: Scene) -> None:

@@ -126,7 +126,7 @@ def test_a_kernel_that_turns_wrong_while_timed_is_refused(bench: Bench) -> None:
     """A counter that waits until the judge is done is caught, since every timed answer is checked."""
     source = kernel(top="static int wide = 0;\n", after="if (N == 1024 && ++wide > 9) y[0] += 1;")
     assert bench.judge(source).passed
-    failure = refused(request(bench, source))
+    failure = refused(request(bench, source, max_seconds=10))  # a busy machine needs its time for ten rounds
     assert failure.kind is FailureKind.TIMED_WRONG
     assert failure.case == "wide"
     assert failure.first_failing_stage == "y"

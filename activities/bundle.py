@@ -188,7 +188,7 @@ def _placed(task: Task, place: Path) -> Task:
 
 def _collect(loaded: LoadedTask, root: Path) -> tuple[Task, _Collected]:
     """The task with paths inside the bundle, and the content of every file it names."""
-    task, files = loaded.task, _Collected()
+    task, files = loaded.task, _Collected(loaded.path.parent.resolve())
 
     def one(relative: str | None, name: str, field: str, most: int = MAX_SOURCE_BYTES) -> str | None:
         if relative is None:
@@ -246,8 +246,12 @@ def _acceptance(loaded: LoadedTask, command: tuple[str, ...], files: _Collected)
     return tuple(words)
 
 
+_NO_DISKS = ("proc", "sys", "dev")  # a process's environment is a file, too
+
+
 class _Collected:
-    def __init__(self) -> None:
+    def __init__(self, beside: Path) -> None:
+        self._beside = beside  # the task's folder
         self.content: dict[str, tuple[bytes, bool]] = {}  # by path in the bundle; True: executable
         self.references: dict[str, str] = {}  # by the task's name for it: a path in the bundle
         self.canonical: dict[str, str] = {}
@@ -257,6 +261,7 @@ class _Collected:
         if not source.is_file():
             what = "is a folder" if source.is_dir() else "does not exist"
             raise UserError(f"{field}: {source} {what}; accepted: a file")
+        self._refuse_private(source, field)
         size = source.stat().st_size
         if size > most:
             raise UserError(f"{field}: {source} has {size} bytes; at most {most} are accepted")
@@ -264,6 +269,15 @@ class _Collected:
             self._keep(name, source.read_bytes(), field, executable=os.access(source, os.X_OK))
         except OSError as error:
             raise UserError(f"{field}: {source} cannot be read ({error.strerror})") from None
+
+    def _refuse_private(self, source: Path, field: str) -> None:
+        """Tasks come from strangers, and models see what they name: nothing of `~/.ssh` may be a seed."""
+        real = source.resolve()
+        if real.is_relative_to(self._beside):
+            return
+        beyond = real.relative_to(os.path.commonpath([real, self._beside])).parts
+        if real.parts[1] in _NO_DISKS or any(part.startswith(".") for part in beyond):
+            raise UserError(f"{field}: {source} is hidden or on no disk; accepted: a file that is neither")
 
     def add_canonical(self, entry: str, source: Path | None) -> None:
         if source is None:

@@ -15,6 +15,7 @@ from git import Git, GitCommandError, Repo
 from git.exc import BadName
 from temporalio import activity
 
+from activities.agents.pages import visible
 from activities.heartbeat import HEARTBEAT, at_work
 from activities.options import BRIEF, Options
 from activities.process import blanked
@@ -116,7 +117,8 @@ def message(given: RecordInput) -> str:
             for one in report.configs
         ]
         lines += [""]
-    return "\n".join([*lines, f"{TRAILER}: {iteration.index}"]) + "\n"
+    # Labels and reasons come from candidates, and git takes no zero byte.
+    return visible("\n".join([*lines, f"{TRAILER}: {iteration.index}"])) + "\n"
 
 
 def _tag(repo: Repo, given: RecordInput, commit: str) -> str | None:

@@ -25,7 +25,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from specs.normal import TOKEN
+from specs.normal import TOKEN, too_wide
 from specs.schema import ArgumentKind, Harness, Language, Task
 
 MOST_TOLD = 12  # flags that a message lists
@@ -142,6 +142,8 @@ def _python_views(source: str) -> _Views:
     comments: list[tuple[int, int]] = []
     texts: list[tuple[int, int]] = []
     starts = [0, *(match.end() for match in re.finditer("\n", source))]
+    if too_wide(source):
+        return _views(source, comments, texts)  # as below
     try:
         for token in tokenize.generate_tokens(io.StringIO(source, newline="").readline):
             if token.type in (tokenize.COMMENT, tokenize.STRING):
@@ -427,11 +429,10 @@ def _launches_elsewhere(views: _Views) -> Iterator[Flag]:
 
 def _arguments(text: str) -> list[str]:
     """Parted at the commas that stand in no bracket."""
-    parts, depth = [""], 0
-    for letter in text:
+    parts, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
         depth += (letter in "([{") - (letter in ")]}")
         if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
+            parts.append(text[start:at].strip())
+            start = at + 1
+    return [*parts, text[start:].strip()]

@@ -12,7 +12,7 @@ from specs.schema import Language
 # In this order: whatever starts first wins, so `//` inside a string is no comment and a quote in a comment no string.
 TOKEN = re.compile(
     r"""
-    (?P<raw>(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)")
+    (?P<raw>(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?(?:\)(?P=fence)"|\Z))
   | (?P<comment>//(?:\\\r?\n|[^\n])*|/\*.*?(?:\*/|\Z))
   | (?P<literal>(?:u8|[uUL])?(?:"(?:\\\r?\n|\\.|[^"\\\n])*"?|'(?:\\\r?\n|\\.|[^'\\\n])*'?))
   | (?P<number>\.?\d(?:'?[A-Za-z0-9_]|[eEpP][+-]|\.)*)
@@ -25,6 +25,7 @@ TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _SOLID = {"raw", "literal", "number", "word"}
+LONGEST_LINE = 4_000  # of a Python source: its tokenizer takes time by the square of a line that is no Python
 
 
 def normal_digest(source: bytes, language: Language) -> str:
@@ -41,6 +42,7 @@ def _fold_c(text: str) -> str:
     previous = "newline"  # kind of the last token written
     gap = False  # white space or a comment came after it
     directive = False
+    fresh = True  # nothing but white space and comments on this line yet
     for match in TOKEN.finditer(text):
         kind = str(match.lastgroup if match.lastgroup != "fence" else "raw")
         text_of = match[0]
@@ -48,13 +50,15 @@ def _fold_c(text: str) -> str:
             gap = True
             continue
         if kind == "newline":
+            fresh = True
             if directive:
                 out.append("\n")
                 directive, previous, gap = False, "newline", False
             else:
                 gap = True
             continue
-        if kind == "mark" and text_of == "#" and _starts_line(text, match.start()):
+        starts_line, fresh = fresh, False
+        if kind == "mark" and text_of == "#" and starts_line:
             if previous != "newline":
                 out.append("\n")
             directive, previous, gap = True, "newline", False
@@ -72,14 +76,11 @@ def _fold_c(text: str) -> str:
     return "".join(out)
 
 
-def _starts_line(text: str, position: int) -> bool:
-    line = text[text.rfind("\n", 0, position) + 1 : position]
-    return not re.sub(r"/\*.*?\*/", "", line).strip()
-
-
 def _fold_python(text: str) -> str:
     """Tokens of each logical line, comments and blank lines left out; indentation keeps its depth only."""
     out: list[str] = []
+    if too_wide(text):
+        return text
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type in (tokenize.COMMENT, tokenize.NL):
@@ -91,3 +92,7 @@ def _fold_python(text: str) -> str:
     except (tokenize.TokenError, SyntaxError):
         return text  # not Python: let it be its own normal form
     return "\x00".join(out)
+
+
+def too_wide(text: str) -> bool:
+    return any(len(line) > LONGEST_LINE for line in text.split("\n"))

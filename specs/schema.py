@@ -6,11 +6,29 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from specs.expressions import Expression
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+def check_model(name: str) -> str:
+    """Raises ValueError for what is no model's id: it stands in addresses of some servers, in prices and in tables."""
+    if not re.fullmatch(r"[\w.:@/+ -]+", name, re.ASCII) or ".." in name:
+        raise ValueError(f"{name!r} is no model's id; accepted: letters, digits, blanks and . : @ / + - _")
+    return name
+
+
+ModelName = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(check_model)]
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
 # Numbers are strict: YAML has already told 1 from "1" from true, so a mix-up is a mistake worth naming.
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
@@ -111,7 +129,7 @@ class Search(Block):
     width: int = Field(default=1, ge=1, le=64, strict=True)
     stall_after: Count = 4
     min_gain: float = Field(default=0.01, ge=0, lt=1, strict=True)
-    max_steps: Count = 40
+    max_steps: int = Field(default=40, ge=1, le=300, strict=True)  # an iteration is one history
 
 
 class Provider(StrEnum):
@@ -132,9 +150,9 @@ class Provider(StrEnum):
 
 class Model(Block):
     provider: Provider = Provider.ANTHROPIC
-    optimizer: Name = "claude-opus-5-5"
-    reviewer: Name | None = "claude-sonnet-5-5"  # null: wins are not reviewed
-    gate_writer: Name = "claude-opus-5-5"
+    optimizer: ModelName = "claude-opus-5-5"
+    reviewer: ModelName | None = "claude-sonnet-5-5"  # null: wins are not reviewed
+    gate_writer: ModelName = "claude-opus-5-5"
     effort: Literal["low", "medium", "high", "xhigh", "max"] = "high"
     base_url: str | None = None  # of a compatible server; without it the provider's own
     max_tokens: int = Field(default=32_000, ge=1_024, le=128_000, strict=True)  # of one answer

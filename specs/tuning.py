@@ -11,6 +11,7 @@ import itertools
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -19,11 +20,12 @@ from specs.schema import Language
 
 Assignment = Mapping[str, str]  # a value for each parameter, as it stands in the source
 
+LONGEST_LINE = 4_000  # characters of a definition's line
 MAX_COMBINATIONS = 20_000  # all of them are listed, so that none is tried twice
 
 _VALUE = r"[+-]?(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[fFuUlL]*|[A-Za-z_]\w*"
 _NAME = r"[A-Za-z_]\w*"
-_MARK = r"\s*ferret:(?P<word>tune[\w-]*)[ \t]*(?P<rest>.*?)\s*$"
+_MARK = r"\s*ferret:(?P<word>tune[\w-]*)[ \t]*(?P<rest>.*)$"
 _DEFINITIONS = (
     r"^\s*#\s*define\s+{name}\s+(?P<value>{value})\s*(?=$|//|/\*)",
     r"(?<![\w.]){name}\s*(?::[^=]*)?=\s*(?P<value>{value})\s*(?=$|[;,)}}#]|//|/\*)",
@@ -160,7 +162,7 @@ def _marks(source: str, language: Language) -> Iterator[tuple[int, str, str, str
                 raise ValueError(
                     f"line {number}: 'ferret:{mark['word']}' is no mark; accepted: ferret:tune, ferret:tune-when"
                 )
-            yield number, line[: mark.start()], mark["word"], mark["rest"]
+            yield number, line[: mark.start()], mark["word"], mark["rest"].strip()
 
 
 def _conditions(source: str, language: Language) -> list[tuple[int, str]]:
@@ -198,14 +200,17 @@ def _named(number: int, rest: str) -> tuple[str, tuple[str, ...]]:
     for value in values:
         if not re.fullmatch(_VALUE, value):
             raise ValueError(f"line {number}: {name!r} has the value {value!r}; accepted: whole numbers, floats, names")
-        if values.count(value) > 1:
-            raise ValueError(f"line {number}: {name!r} has the value {value!r} twice")
+    if len(set(values)) < len(values):
+        twice = next(value for value, times in Counter(values).items() if times > 1)
+        raise ValueError(f"line {number}: {name!r} has the value {twice!r} twice")
     if len(values) < 2:
         raise ValueError(f"line {number}: {name!r} has {len(values)} values; at least 2 are needed")
     return name, tuple(values)
 
 
 def _defined(name: str, code: str) -> re.Match[str] | None:
+    if len(code) > LONGEST_LINE:
+        return None
     patterns = (pattern.format(name=name, value=_VALUE) for pattern in _DEFINITIONS)
     return next((match for pattern in patterns if (match := re.search(pattern, code))), None)
 

@@ -188,6 +188,7 @@ async def test_help_and_validate_load_nothing_heavy(tmp_path: Path, words: list[
             "--max-wall-minutes is inf; accepted: a number above 0",
         ),
         (["start", "task.yaml", "--sandbox", "maybe"], "accepted: required, preferred, off"),
+        (["start", "task.yaml", "--model", "../x"], "--model '../x' is no model's id; accepted: letters, digits"),
         (["submit", "absent.cpp"], "absent.cpp cannot be read (no such file or directory)"),
         (["submit", "latin1.cpp"], "latin1.cpp is no source (byte 3 is not UTF-8)"),
         (["submit", "."], "cannot be read (is a directory)"),

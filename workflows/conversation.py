@@ -51,6 +51,7 @@ class Ended:
     final: Final | None
     reason: str = ""
     over_budget: bool = False  # the next call could have broken it
+    gave_up: bool = False  # the model cannot be asked any more
     nothing: bool = False  # there was nothing to ask for
 
 

@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.state import Allowance, IterationInput, IterationResult
 
 from workflows.conversation import Conversation, Ended
-from workflows.failures import on_device, raise_if_cancelled, words
+from workflows.failures import kind, on_device, raise_if_cancelled, words
 from workflows.steps import SteppedWorkflow, StopAsked
 
 PLAN_ROUNDS = 2  # of a plan and what a reviewer has against it
@@ -206,7 +206,15 @@ class IterationWorkflow(SteppedWorkflow):
             ),
             max_steps=given.plan.search.max_steps,
         )
-        ended = await talk.hold()
+        try:
+            ended = await talk.hold()
+        except ActivityError as error:
+            raise_if_cancelled(error)
+            if given.champion is None or not kind(error).startswith("Model."):
+                raise
+            # An iteration that fails has no result, and what its conversations have cost would stand in no book.
+            told = f"the model cannot be asked ({kind(error)}: {words(error)})"
+            ended = Ended(None, told[:REASON_LENGTH], gave_up=True)
         self._keep(talk, ended)
         return talk, ended
 
@@ -237,6 +245,7 @@ class IterationWorkflow(SteppedWorkflow):
                 "profile": talk.workspace.profile,
                 "exhausted": ended.nothing,
                 "over_budget": ended.reason if ended.over_budget else "",
+                "gave_up": ended.reason if ended.gave_up else "",
             }
         )
 

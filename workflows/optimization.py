@@ -135,6 +135,12 @@ class OptimizationWorkflow(RunMessages):
         self.children[GATE] = child
         try:
             result = await child
+        except ChildWorkflowError as error:
+            if _ended_by_somebody(error):
+                # A cancel that nobody asked of the run itself would leave it hanging.
+                told = "the writing of the gate was ended by hand"
+                raise ApplicationError(told, type="GateError", non_retryable=True) from None
+            raise
         finally:
             del self.children[GATE]
         self._charge(result.queue_wait_s + result.paused_s)
@@ -315,7 +321,7 @@ class OptimizationWorkflow(RunMessages):
                 await self._tell(child, IterationWorkflow.pause)
             return await child
         except ChildWorkflowError as error:
-            if workflow.cancellation_reason() is None and kind(error) in ("CancelledError", "TerminatedError"):
+            if _ended_by_somebody(error):
                 return self._ended_by_hand(slot)
             raise_if_cancelled(error)
             raise
@@ -357,6 +363,8 @@ class OptimizationWorkflow(RunMessages):
     def _ended_by_hand(self, slot: ledger.Slot) -> IterationResult:
         """Someone cancelled or terminated only the child, in the Temporal UI: the run goes on with the next one."""
         reason = "this iteration was cancelled by hand"
+        if self.plan.thinks:
+            reason += "; what its conversations have cost is not counted"
         iteration = Iteration(
             index=slot.index, version="a000", stage=self.state.stage, ending=Ending.STOPPED, reason=reason
         )
@@ -573,3 +581,8 @@ class OptimizationWorkflow(RunMessages):
         names = ", ".join(f"{slot.index:03d}" for slot in slots)
         self.activity = f"iteration {names}" if len(slots) == 1 else f"iterations {names}"
         self._show_details()
+
+
+def _ended_by_somebody(error: ChildWorkflowError) -> bool:
+    """Whether a child alone was cancelled or terminated, in the Temporal UI."""
+    return workflow.cancellation_reason() is None and kind(error) in ("CancelledError", "TerminatedError")

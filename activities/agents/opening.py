@@ -9,6 +9,7 @@ from typing import Any
 
 from activities.agents import logbook, profiles, transcript
 from activities.agents.draft import Draft
+from activities.agents.pages import one_line
 from activities.agents.prompts import blocks, gate_writer, optimizer, reviewer
 from activities.agents.prompts.epochs import Before, Call
 from activities.agents.prompts.stub import stub
@@ -264,9 +265,10 @@ def _calls(messages: list[Message]) -> tuple[Call, ...]:
 
 
 def _call(call: dict[str, Any], answer: dict[str, Any] | None) -> Call:
+    name = one_line(call["name"], 64)
     if answer is None:
-        return Call(call["name"], "was not run", error=True)
-    return Call(call["name"], _first_line(answer.get("content", "")), error=bool(answer.get("is_error")))
+        return Call(name, "was not run", error=True)
+    return Call(name, _first_line(answer.get("content", "")), error=bool(answer.get("is_error")))
 
 
 def _blocks(message: Message) -> list[dict[str, Any]]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 import anthropic
 import httpx2
+from pydantic_core import from_json
 
 from activities import model_turn
 from activities.llm.faults import Phase, UnfinishedMessage, classify, without
@@ -24,6 +25,7 @@ from specs.errors import FerretError
 CONNECT_S = 10.0
 WRITE_S = 60.0
 POOL_S = 30.0
+MOST_BYTES = 64 * 2**20  # of one answer: the longest of a model has a few
 
 Message = dict[str, Any]
 Usage = dict[str, Any]
@@ -66,7 +68,8 @@ async def ask(profile: Profile, body: dict[str, Any], attempt: Attempt, total_s:
                 attempt.drift = without(stream.response.headers.get(DRIFT, ""), secrets)
                 async for event in stream:
                     if event.type in ("message_start", "message_delta"):
-                        attempt.usage = _as_json(stream.current_message_snapshot, secrets).get("usage")
+                        usage = _as_json(stream.current_message_snapshot, secrets).get("usage")
+                        attempt.usage = usage if isinstance(usage, dict) else None
                 return _finished(stream.current_message_snapshot, secrets)
     except FerretError:
         raise
@@ -105,13 +108,44 @@ def _made_for(profile: Profile) -> Any:
         "timeout": timeout,
         "default_headers": headers,
         "open_telemetry": False,  # whatever the environment says: a span could carry what was said
-        "http_client": anthropic.DefaultAsyncHttpxClient(timeout=timeout, trust_env=profile.trust_env),
+        "http_client": anthropic.DefaultAsyncHttpxClient(
+            timeout=timeout,
+            trust_env=profile.trust_env,
+            # The SDK follows them by default, and x-api-key would go along to whatever host is named.
+            follow_redirects=False,
+            headers={"accept-encoding": "identity"},
+            event_hooks={"response": [_bound]},
+        ),
     }
     if profile.client is None:
         client: Any = anthropic.AsyncAnthropic(api_key=profile.api_key, base_url=profile.base_url, **options)
     else:
         client = profile.client(**options)
     return only_ours(client, headers)
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """A server may send so much and no more, and nothing that grows when it is unpacked."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise UnfinishedMessage("it is compressed, which was not asked for")
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = _Bounded(response.stream)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MOST_BYTES
+        async for part in self._inner:
+            left -= len(part)
+            if left < 0:
+                raise UnfinishedMessage(f"it has more than {MOST_BYTES} bytes")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 def _as_json(message: Any, secrets: Collection[str]) -> Message:
@@ -128,16 +162,24 @@ def _finished(answer: Any, secrets: Collection[str]) -> Message:
         raise UnfinishedMessage(f"an answer of another API came, with {', '.join(sorted(message))}")
     if not message.get("stop_reason"):
         raise UnfinishedMessage("it has no stop_reason: it ended early")
+    if not isinstance(message["stop_reason"], str):
+        raise UnfinishedMessage("its stop_reason is no text")
     if not isinstance(message.get("usage"), dict):
         raise UnfinishedMessage("it does not say what it used")
     for block in message["content"]:
         if not isinstance(block, dict):
             raise UnfinishedMessage("one of its blocks is not an object")
-        if block.get("type") == "tool_use":
+        kind = block.get("type")
+        if kind == "tool_use":
             _check_call(block)
+        if kind == "tool_result":
+            raise UnfinishedMessage("it holds an answer to a call, which is not the server's to give")
+        if kind in ("text", "thinking") and not isinstance(block.get(kind), str):
+            raise UnfinishedMessage(f"a block of {kind} holds none")
     try:
-        json.dumps(message, ensure_ascii=False, allow_nan=False).encode()
-    except ValueError:  # half a surrogate pair, or NaN: it could never be sent back
+        text = json.dumps(message, ensure_ascii=False, allow_nan=False).encode()
+        from_json(b"[%b]" % text, allow_inf_nan=False)  # as deep as the journal has it
+    except ValueError:  # half a surrogate pair, NaN, or nested too deeply: it could never be read back
         raise UnfinishedMessage("it holds what no JSON text can hold") from None
     return message
 

@@ -136,6 +136,8 @@ def _judged(error: BaseException, phase: Phase) -> tuple[ModelFault, bool, float
     if isinstance(error, anthropic.APITimeoutError | httpx2.TimeoutException):
         return ModelFault.TIMEOUT, True, None, _with_cause(error)
     if isinstance(error, anthropic.APIConnectionError | httpx2.HTTPError | httpx2.InvalidURL):
+        if isinstance(error.__cause__, UnfinishedMessage):
+            return ModelFault.BAD_RESPONSE, True, None, str(error.__cause__)
         if (unusable := _unusable(error)) is not None:
             # Without its text: that quotes the header.
             return ModelFault.CONFIG, False, None, type(unusable).__name__
@@ -155,6 +157,9 @@ def _judged(error: BaseException, phase: Phase) -> tuple[ModelFault, bool, float
 
 
 def _judged_by_status(error: anthropic.APIStatusError) -> tuple[ModelFault, bool, float | None, str]:
+    if 300 <= error.status_code < 400:
+        told = f"HTTP {error.status_code}: it redirects to another address, and a key is not taken there"
+        return ModelFault.CONFIG, False, None, told
     in_stream = error.status_code < 400
     status = _STATUS_OF_TYPE.get(error.type or "", 500) if in_stream else error.status_code
     kind = _KIND_OF_STATUS.get(status, ModelFault.SERVER_ERROR if status >= 500 else ModelFault.INVALID_REQUEST)
@@ -196,7 +201,10 @@ def _number(text: str | None, per_second: int) -> float | None:
 
 def _until(text: str | None) -> float | None:
     parsed = email.utils.parsedate_tz(text or "")
-    return None if parsed is None else email.utils.mktime_tz(parsed) - time.time()
+    try:
+        return None if parsed is None else email.utils.mktime_tz(parsed) - time.time()
+    except (ValueError, OverflowError):  # a day that no calendar has
+        return None
 
 
 def _unusable(error: BaseException) -> BaseException | None:

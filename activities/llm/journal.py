@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import uuid
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from activities.agents.session import Session
 from activities.store import Store
@@ -17,6 +20,9 @@ from specs.outcomes import Digest, Value
 
 JOURNAL = "journal"  # `journal/<run>/<place>/<turn>-<roomier>`
 LOST = "lost"  # apart from the journal, so that every name in there is an answer
+
+_log = logging.getLogger(__name__)
+_Kept = TypeVar("_Kept", bound=Value)
 
 
 class Lost(Value):
@@ -41,13 +47,30 @@ def place_of(session: Session, turn: int, roomier: int) -> str:
     return f"{session.run}/{session.place}/{turn}-{roomier}"
 
 
+# Answers that were paid for and that the store would not take, by store and place: a full disk must not make every
+# attempt pay once more.
+_unwritten: dict[tuple[str, str], Entry] = {}
+
+
 async def entry_at(store: Store, place: str) -> Entry | None:
-    content = await store.recall(f"{JOURNAL}/{place}")
-    return None if content is None else Entry.model_validate_json(content)
+    """None: nobody was asked yet, or what is there cannot be read and has to be asked for anew."""
+    if (held := _unwritten.get((store.url, place))) is not None:
+        return await write(store, place, held)
+    name = f"{JOURNAL}/{place}"
+    return _read(Entry, name, await store.recall(name))
 
 
-async def write(store: Store, place: str, entry: Entry) -> None:
-    await store.remember(f"{JOURNAL}/{place}", entry.model_dump_json().encode())
+async def write(store: Store, place: str, entry: Entry) -> Entry:
+    """Returns the one that counts: of two workers that had the same turn and have both paid, the first one's."""
+    name = f"{JOURNAL}/{place}"
+    _unwritten[store.url, place] = entry
+    first = _read(Entry, name, await store.recall(name))
+    if first is not None and first.body == entry.body and first.message != entry.message:
+        paid = Lost(model=entry.model, usage=entry.message["usage"])
+        entry = first.model_copy(update={"lost": (*entry.lost, paid)})
+    await store.remember(name, entry.model_dump_json().encode())
+    _unwritten.pop((store.url, place), None)
+    return entry
 
 
 async def lose(store: Store, place: str, lost: Lost) -> None:
@@ -55,8 +78,17 @@ async def lose(store: Store, place: str, lost: Lost) -> None:
 
 
 async def lost_at(store: Store, place: str) -> tuple[Lost, ...]:
-    found = [await store.recall(name) for name in await store.names(f"{LOST}/{place}")]
-    return tuple(Lost.model_validate_json(content) for content in found if content is not None)
+    names = await store.names(f"{LOST}/{place}")
+    found = [_read(Lost, name, await store.recall(name)) for name in names]
+    return tuple(one for one in found if one is not None)
+
+
+def _read(kind: type[_Kept], name: str, content: bytes | None) -> _Kept | None:
+    try:
+        return None if content is None else kind.model_validate_json(content)
+    except ValidationError:
+        _log.warning("%s in the store is damaged and counts as not there", name)
+        return None
 
 
 def digest_of_body(body: dict[str, Any]) -> str:

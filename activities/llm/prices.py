@@ -5,11 +5,12 @@ A model whose price nobody knows costs None, never 0. Nothing is ever fetched.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeGuard
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -20,9 +21,11 @@ from specs.outcomes import Charge
 from specs.wording import given
 
 MILLION = 1e6
+MOST_RATE = 1e6  # beyond it a price is a slip of the finger
+MOST_COUNTED = 10**9  # tokens of one pass, whatever a server says
 ACCEPTED = "a mapping of models to input, output, cache_read, cache_write_5m, cache_write_1h, each USD per 1e6 tokens"
 
-Rate = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Rate = Annotated[float, Field(ge=0, le=MOST_RATE, allow_inf_nan=False, strict=True)]
 
 
 class Rates(BaseModel):
@@ -146,7 +149,8 @@ class _Call:
 def _calls(usage: Mapping[str, Any]) -> Iterator[_Call]:
     """The answer's own, and each compaction beside it: that is billed, but not in the top-level numbers."""
     yield _call(usage)
-    for one in usage.get("iterations") or ():
+    passes = usage.get("iterations")
+    for one in passes if isinstance(passes, list) else ():
         if isinstance(one, Mapping) and one.get("type") == "compaction":
             yield _call(one)
 
@@ -166,9 +170,15 @@ def _call(usage: Mapping[str, Any]) -> _Call:
 
 
 def _count(usage: Any, key: str) -> int:
-    """0 for what is absent or null: compatible servers leave out much."""
+    """0 for what is absent or no number: compatible servers leave out much."""
     value = usage.get(key) if isinstance(usage, Mapping) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return min(math.ceil(value), MOST_COUNTED) if is_count(value) else 0
+
+
+def is_count(value: Any) -> TypeGuard[int | float]:
+    """Some servers count in floats."""
+    number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return number and not isinstance(value, bool) and value >= 0
 
 
 def _usd(price: Price | None, calls: list[_Call], searches: int) -> float | None:
@@ -235,7 +245,7 @@ def read_prices(path: Path) -> dict[str, Price]:
         read = yaml.safe_load(path.read_text())
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); accepted: {ACCEPTED}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a day that is none is a bare ValueError
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f":{mark.line + 1}"
         raise UserError(f"{path}{where}: not YAML; accepted: {ACCEPTED}") from None
@@ -267,7 +277,7 @@ def _accepted(key: str) -> str:
         case "long_prompt":
             return f"a mapping with the keys {', '.join(LongPrompt.model_fields)}"
         case "web_search":
-            return "a number, 0 or more: USD per thousand searches"
+            return f"a number, 0 to {MOST_RATE:.0f}: USD per thousand searches"
         case key if key in Rates.model_fields:
-            return "a number, 0 or more: USD per million tokens"
+            return f"a number, 0 to {MOST_RATE:.0f}: USD per million tokens"
     return f"a mapping with the keys {', '.join(Price.model_fields)}"

@@ -109,7 +109,13 @@ async def write_recording(store: Store, run: str, task: str = "") -> bytes:
         content = await store.recall(name)
         if content is None:
             continue  # taken away since
-        entry = Entry.model_validate_json(content)
+        try:
+            entry = Entry.model_validate_json(content)
+        except ValidationError:
+            raise UserError(
+                f"{name} in {store.url} is damaged, so that the run cannot be recorded whole; accepted: a run whose "
+                "answers can all be read"
+            ) from None
         place, turn, roomier = _split(name.removeprefix(f"{prefix}/"))
         turns.append(
             RecordedTurn(

@@ -55,9 +55,9 @@ def body_of(
     return {key: value for key, value in body.items() if key not in drop}
 
 
-def most_input_tokens(body: dict[str, Any]) -> int:
+def most_tokens(said: Any) -> int:
     """An upper bound: code and prose take more than three bytes a token."""
-    return len(json.dumps(body, ensure_ascii=False).encode()) // 3
+    return len(json.dumps(said, ensure_ascii=False).encode()) // 3
 
 
 def _with_mark(messages: list[Message], cache: Block) -> list[Message]:

@@ -12,15 +12,16 @@ from typing import Any
 from temporalio import activity
 
 from activities.agents import transcript
+from activities.agents.pages import one_line, visible
 from activities.agents.prompts import nudges
 from activities.agents.session import Session
 from activities.agents.transcript import Message
 from activities.heartbeat import queue_wait_s
 from activities.llm import client, journal, replay
 from activities.llm.journal import Entry, Lost
-from activities.llm.prices import Prices, charge_of, worst_case_usd
+from activities.llm.prices import Prices, charge_of, is_count, worst_case_usd
 from activities.llm.profiles import Profile, profile_of
-from activities.llm.request import MOST_TOKENS, body_of, most_input_tokens, user_message
+from activities.llm.request import MOST_TOKENS, body_of, most_tokens, user_message
 from activities.model_turn import ModelTurnInput
 from activities.settings import Settings
 from activities.store import Store
@@ -50,7 +51,7 @@ async def take_turn(workshop: Workshop, given: ModelTurnInput, profile: Profile 
     store = workshop.store
     session = Session.model_validate_json(await store.get(given.session))
     speaker = profile or _profile_of(session, workshop.settings)
-    listed = Prices.of(workshop.settings)
+    listed = _prices_of(workshop.settings)
     place = journal.place_of(session, given.turn, given.roomier)
     model = _model_of(session)
     charged = partial(charge_of, free=speaker.free, prices=listed)
@@ -64,7 +65,7 @@ async def take_turn(workshop: Workshop, given: ModelTurnInput, profile: Profile 
     wanted = min(session.model.max_tokens << given.roomier, MOST_TOKENS)
     body = body_of(session, messages, model=model, max_tokens=wanted, drop=speaker.drop)
     purse = _Purse(given, spent, partial(worst_case_usd, model, free=speaker.free, prices=listed))
-    body["max_tokens"], unaffordable = purse.room(most_input_tokens(body), wanted)
+    body["max_tokens"], unaffordable = purse.room(most_tokens(body), wanted)
     if unaffordable:
         return turn(head=given.head, stop=Stop.UNAFFORDABLE, detail=unaffordable, charge=spent)
 
@@ -79,7 +80,7 @@ async def take_turn(workshop: Workshop, given: ModelTurnInput, profile: Profile 
 
     content = [block for block in entry.message["content"] if not _empty(block)]
     stop, detail = _stop_of(entry.message, content, runs_calls_on_end_turn=speaker.runs_calls_on_end_turn)
-    charge = charged(model, entry.message["usage"])
+    charge = charged(model, _used(entry.message, body, free=speaker.free))
     return turn(
         head=await transcript.append(store, head, {"role": "assistant", "content": content}),
         stop=stop,
@@ -96,6 +97,14 @@ def _profile_of(session: Session, settings: Settings) -> Profile:
         return profile_of(session, settings)
     except UserError as error:
         raise ModelError(ModelFault.AUTH, str(error), retryable=False) from None
+
+
+def _prices_of(settings: Settings) -> Prices:
+    """As with a key: a file that was broken while the run was on costs no champion."""
+    try:
+        return Prices.of(settings)
+    except UserError as error:
+        raise ModelError(ModelFault.CONFIG, str(error), retryable=False) from None
 
 
 def _model_of(session: Session) -> str:
@@ -134,8 +143,22 @@ async def _answered(store: Store, profile: Profile, place: str, body: dict[str, 
         lost=lost,
         drift=attempt.drift,
     )
-    await journal.write(store, place, entry)
-    return entry
+    return await journal.write(store, place, entry)
+
+
+def _used(message: Message, body: dict[str, Any], *, free: bool) -> dict[str, Any]:
+    """The server's own counts. What it does not count is taken to be as much as it can have been: otherwise a budget
+    would hold as long as the server likes.
+    """
+    usage = message["usage"]
+    read = [usage.get(key) for key in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")]
+    told = {}
+    if not is_count(read[0]) or not (free or any(is_count(count) and count for count in read)):
+        told["input_tokens"] = most_tokens(body)
+    written = usage.get("output_tokens")
+    if not is_count(written) or not (free or written or not message["content"]):
+        told["output_tokens"] = most_tokens(message["content"])
+    return {**usage, **told}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +208,9 @@ def _stop_of(message: Message, content: Sequence[dict[str, Any]], *, runs_calls_
     if stop is Stop.UNKNOWN:
         return stop, f"stop reason {str(reason)[:100]!r}"
     if stop is Stop.REFUSED:
-        category = (message.get("stop_details") or {}).get("category")
-        return stop, f"category {str(category)[:100]}" if category else "no category was given"
+        details = message.get("stop_details")
+        category = details.get("category") if isinstance(details, dict) else None
+        return stop, f"category {one_line(str(category), 100)}" if category else "no category was given"
     return stop, _said(content) if stop in (Stop.TOOLS, Stop.SPOKE) else ""
 
 
@@ -195,13 +219,13 @@ def _said(content: Sequence[dict[str, Any]]) -> str:
     for kind, key in (("text", "text"), ("thinking", "thinking")):
         words = " ".join(" ".join(block[key] for block in content if block.get("type") == kind).split())
         if words:
-            return words[:MOST_SAID].rstrip()
+            return visible(words)[:MOST_SAID].rstrip()
     return ""
 
 
 def _calls_of(content: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
     calls = [
-        ToolCall(at=position, name=block["name"][:64])
+        ToolCall(at=position, name=one_line(block["name"], 200)[:64])
         for position, block in enumerate(content)
         if block.get("type") == "tool_use"
     ]

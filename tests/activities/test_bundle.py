@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,3 +184,34 @@ async def test_a_task_without_a_gate_can_be_given_one(tmp_path: Path, store: Sto
     assert (given.gate / "gate.yaml").read_text() == "x"
     with pytest.raises(StoreError, match="outside"):
         await with_gate(ref, {"../seed.cpp": blob}, store)
+
+
+@pytest.mark.parametrize("field", ["seed", "recording", "program"])
+@pytest.mark.parametrize("place", ["home/.ssh/id_ed25519", "home/.env", "link.cpp", "/proc/self/environ"])
+async def test_a_task_cannot_name_what_is_hidden(tmp_path: Path, store: Store, field: str, place: str) -> None:
+    """Strangers write tasks, and models and the store get what they name: a private key, a process's environment."""
+    task = tmp_path / "work" / "task"
+    task.mkdir(parents=True)
+    (tmp_path / "work" / "home" / ".ssh").mkdir(parents=True)
+    for name in (".ssh/id_ed25519", ".env"):
+        (tmp_path / "work" / "home" / name).write_text("secret")
+    (tmp_path / "work" / "link.cpp").symlink_to("home/.env")
+    named = place if place.startswith("/") else f"../{place}"
+    fields: dict[str, dict[str, Any]] = {
+        "seed": {"seed": named},
+        "recording": {"model": {"provider": "replay", "recording": named}},
+        "program": {"baseline": {"source": "b", "program": named}},
+    }
+    with pytest.raises(UserError, match="is hidden or on no disk"):
+        await pack(write_task(task, ["// one"], **fields[field]), store)
+
+
+async def test_a_script_leads_to_nothing_that_is_hidden(tmp_path: Path, store: Store) -> None:
+    """A link in it is followed; a hidden file of its own is the author's."""
+    loaded = write_task(tmp_path / "task", ["// one"])
+    (tmp_path / "task" / "script" / ".note").write_text("mine")
+    await pack(loaded, store)
+    (tmp_path / ".env").write_text("secret")
+    (tmp_path / "task" / "script" / "two.cpp").symlink_to(tmp_path / ".env")
+    with pytest.raises(UserError, match="is hidden or on no disk"):
+        await pack(loaded, store)

@@ -218,3 +218,17 @@ def test_what_a_program_reports_of_itself_is_labelled(tmp_path: Path) -> None:
     assert "self-reported score 0.6000; nothing of it was verified" in lines
     assert "  small: self-reported ratio 1.2000" in lines
     assert "  large: self-reported ratio 0.0000 (INVALID)" in lines
+
+
+def test_a_label_that_no_command_takes_is_recorded_all_the_same(tmp_path: Path) -> None:
+    """Git takes no zero byte, and nobody wants a commit that draws in a terminal."""
+    odd = given(1, "a001")
+    assert odd.iteration.proposal is not None
+    proposal = odd.iteration.proposal.model_copy(update={"label": "a\0b\x1b[2J\u202e"})
+    odd = odd.model_copy(
+        update={"iteration": odd.iteration.model_copy(update={"proposal": proposal, "reason": "x\0\x1b"})}
+    )
+    commit_iteration(tmp_path / "record", odd, None, b"// candidate\n")
+    message = str(Repo(tmp_path / "record").head.commit.message)
+    assert message.startswith("a001: refused, a")
+    assert all(line.isprintable() for line in message.splitlines())

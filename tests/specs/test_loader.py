@@ -316,3 +316,32 @@ def test_a_spec_error_prints_one_line_a_problem(write: Write) -> None:
         True,
         True,
     ]
+
+
+@pytest.mark.parametrize("role", ["optimizer", "reviewer", "gate_writer"])
+@pytest.mark.parametrize("name", ["../../v1/projects/x", "a?b=c", "a#b", "a\\nb", "\\e[2J", "m\\u00f6del", "%2e"])
+def test_a_model_has_an_id_that_can_stand_in_an_address(write: Write, role: str, name: str) -> None:
+    """Some servers are asked under it."""
+    error = the_error(write(f'{SMALL}model: {{{role}: "{name}"}}\n'))
+    assert f"model.{role}" in str(error)
+    assert "is no model's id; accepted: letters, digits" in str(error)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "claude-opus-5-5@20260101",
+        "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-opus-5-5-v1:0",
+        "hf.co/someone/Model-GGUF:Q4_K_M",
+        "/models/a b.gguf",
+    ],
+)
+def test_every_servers_own_kind_of_id_is_one(write: Write, name: str) -> None:
+    """Clouds, Ollama, a file of llama.cpp."""
+    assert load_task(write(f'{SMALL}model: {{optimizer: "{name}"}}\n')).task.model.optimizer == name
+
+
+def test_an_iteration_has_so_many_steps_at_most(write: Write) -> None:
+    """All of them are one history, and a server ends one that is too long."""
+    error = the_error(write(f"{SMALL}search: {{max_steps: 301}}\n"))
+    assert "accepted: a whole number from 1 to 300" in str(error)

@@ -80,7 +80,30 @@ def test_python_folds_comments_and_keeps_its_blocks() -> None:
     assert not same("x = '#1'\n", "x = '#2'\n", Language.TRITON)
 
 
-def test_a_large_source_takes_no_time_to_speak_of() -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        ('"' + "/*" * 10 + "\\" * 3 + "\n") * 10_000,
+        'R"(' * 150_000,
+        'R"a(' * 200_000,
+        "/**/#" * 200_000,
+        "#" * 200_000,
+        '"\\' * 200_000,
+    ],
+    ids=["quotes", "raw", "fences", "directives", "marks", "escapes"],
+)
+@pytest.mark.parametrize("language", [Language.CPP, Language.TRITON])
+def test_a_large_source_takes_no_time_to_speak_of(source: str, language: Language) -> None:
     """Linear: a megabyte of quotes and slashes must not stall a worker."""
-    source = ('"' + "/*" * 10 + "\\" * 3 + "\n") * 30_000
-    assert len(normal_digest(source.encode(), Language.CPP)) == 64
+    assert len(normal_digest(source.encode(), language)) == 64
+
+
+def test_a_raw_text_without_an_end_goes_on_to_the_end() -> None:
+    """No compiler takes it, but each place where one begins must not be looked at anew."""
+    assert not same('R"(a  b', 'R"(a b')
+
+
+def test_a_mark_after_a_comment_may_begin_a_directive() -> None:
+    """What is a directive keeps its spaces."""
+    assert not same("/* a */ #define F (x)", "/* a */ #define F(x)")
+    assert same("/* a */ /**/#define F(x)\n  f", "#define F(x)\nf")

@@ -192,3 +192,21 @@ def test_more_combinations_than_can_be_listed_are_refused() -> None:
     source = "\n".join(f"int N{k} = 0;  // ferret:tune N{k} {ten}" for k in range(5))
     with pytest.raises(ValueError, match="the marks make 100000 combinations; at most 20000 are accepted"):
         space(source, Language.CPP)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "// ferret:tune N " + " " * 400_000 + "x;\nint N = 1;",
+        "// ferret:tune N 1 2\n" + "N:" * 200_000 + ";",
+        "int N = 1; // ferret:tune N " + " ".join(map(str, range(120_000))),
+        "// ferret:tune N " + "1 " * 200_000,
+        "int N = 1; // ferret:tune N 1 " + "9" * 5_000,
+        "//" * 300_000,
+    ],
+    ids=["blanks", "colons", "values", "twice", "digits", "slashes"],
+)
+def test_no_seed_keeps_a_client_from_its_answer(source: str) -> None:
+    """It may be a stranger's; each of these would take hours if its parts were looked at one against the other."""
+    with pytest.raises(ValueError, match=r"line 1: |marks make|no parameter|limit"):
+        space(source, Language.CPP)

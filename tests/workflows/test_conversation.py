@@ -244,6 +244,28 @@ async def test_a_spend_limit_parks_the_run_until_a_person_resumes_it(
             assert await story_of(run) == [("v001", "win")]
 
 
+@pytest.mark.parametrize("end", ["stop", "cancel"])
+async def test_a_parked_run_can_be_ended(
+    temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Without a resume, and with the best so far."""
+    policy = Models(hands_in(FAST), [call("read_kernel"), lambda asked: fault(402)])
+    async with serving(monkeypatch, policy), asking(temporal, tmp_path) as run:
+        await run.reaches(Phase.PAUSED)
+        assert "the model cannot be asked" in ((await run.status()).pause_reason or "")
+        if end == "stop":
+            await run.handle.signal(Run.request_stop)
+            assert (await run.result()).outcome == "accepted"
+        else:
+            await run.handle.cancel()
+            with pytest.raises(WorkflowFailureError):
+                await run.result()
+            assert (await run.handle.describe()).status is WorkflowExecutionStatus.CANCELED
+        status = await run.status()
+        assert status.delivery is not None
+        assert status.charge.calls == (3 if end == "stop" else 2)
+
+
 async def test_a_rate_limit_is_waited_for_and_not_charged(
     temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +308,23 @@ async def test_a_broken_model_later_on_still_delivers_the_best(
         result = await run.result()
     assert result.outcome == "accepted"
     assert "Model.not_found" in result.reason
+
+
+async def test_what_a_conversation_has_cost_is_booked_when_the_model_breaks_in_its_middle(
+    temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An iteration that failed would have no result, and its turns would stand in no book."""
+    policy = Models(hands_in(FAST), [call("read_kernel"), call("read_kernel"), lambda asked: fault(403)])
+    async with serving(monkeypatch, policy) as server, asking(temporal, tmp_path) as run:
+        result = await run.result()
+        lines = await lines_of(run)
+        status = await run.status()
+    assert result.outcome == "accepted"
+    assert "Model.permission" in result.reason
+    assert [line.ending for line in lines] == [Ending.WIN, Ending.NO_PROPOSAL]
+    assert status.charge.calls == len(server.requests) - 1
+    assert lines[1].charge is not None
+    assert lines[1].charge.calls == 2
 
 
 @pytest.mark.parametrize("limits", [{"max_tokens": 20_000}, {"max_usd": 0.4}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from activities.agents import transcript
 from specs.outcomes import Role
 from tests.fake_messages import Asked, call, fault, text
 from tests.fake_models import Models, hands_in, role_of, serving, verdict
-from tests.fakes import GATE, REFERENCE, kernel, running
+from tests.fakes import GATE, REFERENCE, kernel, running, until
 from workflows.gate import MOST_ROUNDS
 from workflows.optimization import OptimizationWorkflow as Run
 from workflows.state import GateApproval, Phase
@@ -141,3 +142,32 @@ async def test_a_run_can_be_stopped_before_there_is_a_gate(
 def _approves_both(asked: Asked) -> Any:
     gate = "canonical copy" in str(asked.messages[0])
     return verdict(approved=True, quote="the canonical copy" if gate else "void copy()")
+
+
+@pytest.mark.parametrize("end", ["cancel", "terminate"])
+async def test_a_gate_whose_writing_is_ended_by_hand_ends_the_run(
+    temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """In one sentence; there is nothing to go on with."""
+    async with serving(monkeypatch, lambda asked: fault("pings")) as server, asking(temporal, tmp_path) as run:
+        await until(lambda: server.requests, "the model was asked")
+        await getattr(run.client.get_workflow_handle(f"{run.handle.id}/gate-1"), end)()
+        with pytest.raises(WorkflowFailureError) as caught:
+            await asyncio.wait_for(run.result(), 30)
+    assert "the writing of the gate was ended by hand" in str(caught.value.cause)
+
+
+async def test_an_iteration_ended_by_hand_says_that_its_cost_is_unknown(
+    temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked until then was paid for, and stands in no book."""
+    gated = {"gate": "gate", "canonical": []}
+    async with (
+        serving(monkeypatch, Models([lambda asked: fault("pings")])) as server,
+        asking(temporal, tmp_path, **gated) as run,
+    ):
+        await until(lambda: server.requests, "the model was asked")
+        await run.client.get_workflow_handle(f"{run.handle.id}/iter-000").terminate()
+        await run.result()
+        (line,) = await run.handle.query(Run.history)
+    assert line.reason == "this iteration was cancelled by hand; what its conversations have cost is not counted"

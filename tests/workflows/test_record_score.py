@@ -63,3 +63,12 @@ def test_a_run_whose_wins_all_failed_acceptance_lists_no_champion() -> None:
     found = {update.key: update.value for update in visibility.of_run(make_plan(), state, Phase.DONE)}
 
     assert (found[visibility.CHAMPION], found[visibility.SCORE]) == (None, None)
+
+
+def test_what_a_candidate_calls_itself_is_no_markdown(searched: Champion) -> None:
+    """Neither a link nor a picture: the UI would fetch it."""
+    state = state_of(searched).model_copy(update={"stop_reason": "![x](https://a.example/p.png) <b> a | b [c](d)"})
+    text = details.run(make_plan(), state, Phase.DONE, "")
+    assert "[x](" not in text
+    assert "[c](" not in text
+    assert "<b>" not in text

@@ -34,7 +34,8 @@ def chapters_of(lines: Sequence[HistoryLine], gate: Sequence[Chapter], word: str
     if word is None:
         name = list(held)[-1]
     else:
-        name = next((line.version for line in lines if word.isdecimal() and line.index == int(word)), word)
+        index = int(word) if word.isdecimal() and len(word) < 20 else None
+        name = next((line.version for line in lines if line.index == index), word)
     if name not in held:
         raise UserError(f"no conversation of {word!r} in this run; accepted: {', '.join(held)}")
     return name, held[name]

@@ -86,7 +86,10 @@ def planned(loaded: LoadedTask, budget: Mapping[str, float | None], model: str |
     for name, value in given.items():
         if problem := unusable(name.removeprefix("max_"), value):
             raise UserError(f"--{name.replace('_', '-')} is {problem}")
-    chosen = plan.model.model_copy(update={"optimizer": model}) if model else plan.model
+    try:
+        chosen = plan.model.model_copy(update={"optimizer": schema.check_model(model)}) if model else plan.model
+    except ValueError as error:
+        raise UserError(f"--model {error}") from None
     return plan.model_copy(update={"budget": plan.budget.model_copy(update=given), "model": chosen})
 
 

@@ -16,6 +16,8 @@ from specs.outcomes import BlobRef
 
 MOST_PLACES = 8  # that an error names
 MOST_COMPARED = 4_000  # lines that are looked at for the nearest one
+MOST_WIDE = 400  # characters of each
+MOST_LONG = 200  # lines of a text that is looked for with other white space
 NOTHING_YET = "there is no kernel yet; write_kernel makes one"
 
 
@@ -92,15 +94,19 @@ class EditKernel(Tool[EditKernelArguments]):
         if given.old == given.new:
             return Answer("old and new are the same, so nothing would change", error=True)
         source = await source_of(desk, desk.workspace.kernel)
-        places = _places(source, given.old)
+        old, new = given.old, given.new
+        if "\r\n" in source and "\r" not in old:  # the ends of its lines are not to be seen in a page
+            old, new = (text.replace("\n", "\r\n") for text in (old, new.replace("\r\n", "\n")))
+        places = _places(source, old)
         if len(places) == 1:
             at = places[0]
-            return await _kept(desk, source[:at] + given.new + source[at + len(given.old) :])
+            return await _kept(desk, source[:at] + new + source[at + len(old) :])
         if places:
             lines = ", ".join(str(source.count("\n", 0, at) + 1) for at in places[:MOST_PLACES])
-            more = " and further on" if len(places) > MOST_PLACES else ""
+            many = len(places) > MOST_PLACES
+            count, more = ("more than " * many) + str(min(len(places), MOST_PLACES)), " and further on" * many
             return Answer(
-                f"old stands in the kernel {len(places)} times, at lines {lines}{more}; accepted: text that stands"
+                f"old stands in the kernel {count} times, at lines {lines}{more}; accepted: text that stands"
                 " there once. Give more of the lines around it.",
                 error=True,
             )
@@ -109,9 +115,10 @@ class EditKernel(Tool[EditKernelArguments]):
 
 
 def _places(source: str, old: str) -> list[int]:
+    """The first ones; of a text that overlaps itself there can be as many as there are characters."""
     found: list[int] = []
     at = source.find(old)
-    while at >= 0:
+    while at >= 0 and len(found) <= MOST_PLACES:
         found.append(at)
         at = source.find(old, at + 1)
     return found
@@ -122,16 +129,18 @@ def _near_miss(source: str, old: str) -> str:
         return "it is nothing but white space; give the text around it"
     lines = source.split("\n")
     wanted = [_bare(line) for line in old.strip().split("\n")]
-    for number in range(len(lines) - len(wanted) + 1):
+    bare = [_bare(line) for line in lines] if len(wanted) <= MOST_LONG else []
+    for number in range(len(bare) - len(wanted) + 1):
         window = lines[number : number + len(wanted)]
-        if all(want in _bare(line) for want, line in zip(wanted, window, strict=True)):
+        if all(want in there for want, there in zip(wanted, bare[number : number + len(wanted)], strict=True)):
             where = f"line {number + 1}" if len(wanted) == 1 else f"lines {number + 1} to {number + len(wanted)}"
             return f"only white space differs from {where}:\n{visible(chr(10).join(window))[:1_500]}"
     first = next((line for line in old.split("\n") if line.strip()), old)
-    close = difflib.get_close_matches(first.strip(), [line.strip() for line in lines[:MOST_COMPARED]], n=1)
+    near = [line.strip()[:MOST_WIDE] for line in lines[:MOST_COMPARED]]
+    close = difflib.get_close_matches(first.strip()[:MOST_WIDE], near, n=1)
     if not close:
         return "no line of the kernel looks like its first one"
-    number = next(number for number, line in enumerate(lines, 1) if line.strip() == close[0])
+    number = near.index(close[0]) + 1
     return f"the line most like its first one is line {number}:\n{visible(lines[number - 1])[:400]}"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from activities.agents.tools.tool import Answer, Arguments, Desk, Tool
+from activities.agents.tools.tool import Answer, Arguments, Desk, OnOneLine, Tool
 from specs.notes import MOST_TRIED, MOST_UNTRIED, Note, Notes, Section
 from specs.outcomes import BlobRef
 
@@ -19,7 +19,7 @@ async def notes_of(desk: Desk, ref: BlobRef | None) -> Notes:
 
 class TakeNoteArguments(Arguments):
     section: Section = Field(description="tried: what was done and what came of it. untried_hard: hard, worth trying.")
-    text: Note = Field(description="One sentence, at most 300 characters.")
+    text: Annotated[Note, OnOneLine] = Field(description="One sentence, at most 300 characters.")
 
 
 class TakeNote(Tool[TakeNoteArguments]):

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from activities.agents.draft import Draft
-from activities.agents.tools.tool import Answer, Arguments, Desk, Tool
+from activities.agents.pages import one_line
+from activities.agents.tools.tool import Answer, Arguments, Desk, OnOneLine, Tool
 from specs.dialogue import Question, Quote, Review, Reviewed
 from specs.errors import StoreError
 
 MOST_EVIDENCE = 4
+FEWEST = 6  # characters of a quote that are not white space: shorter ones stand in every source and show nothing
 
 
 class Evidence(Arguments):
     quote: str = Field(min_length=1, max_length=300, description="Words copied exactly from what you reviewed.")
-    why: str = Field(min_length=1, max_length=300, description="What they show, in one sentence.")
+    why: Annotated[str, OnOneLine] = Field(min_length=1, max_length=300, description="What they show, in one sentence.")
 
 
 class Verdict(Arguments):
     approved: bool = Field(description="true: nothing here is a reason to say no. false: a veto.")
-    summary: str = Field(min_length=1, max_length=400, description="The verdict in one or two sentences.")
+    summary: Annotated[str, OnOneLine] = Field(
+        min_length=1, max_length=400, description="The verdict in one or two sentences."
+    )
     evidence: list[Evidence] = Field(
         min_length=1, max_length=MOST_EVIDENCE, description="What the verdict rests on, the weightiest first."
     )
@@ -37,6 +43,12 @@ class GiveVerdict(Tool[Verdict]):
         subject = desk.session.subject
         if subject is None:
             return Answer("nothing is under review in this conversation", error=True)
+        if short := [one.quote for one in given.evidence if not _says_something(one.quote)]:
+            return Answer(
+                f"not taken: {one_line(short[0], 120)!r} shows nothing, since it stands in any text; accepted: quotes "
+                f"of at least {FEWEST} characters, white space aside, with a letter or a digit",
+                error=True,
+            )
         reviewed = _folded(await _reviewed(desk))
         strangers = [one.quote for one in given.evidence if _folded(one.quote) not in reviewed]
         if strangers:
@@ -48,8 +60,8 @@ class GiveVerdict(Tool[Verdict]):
         review = Review(
             question=subject.question,
             approved=given.approved,
-            summary=" ".join(given.summary.split()),
-            evidence=tuple(Quote(quote=one.quote, why=one.why) for one in given.evidence),
+            summary=given.summary,
+            evidence=tuple(Quote(quote=one_line(one.quote, 300), why=one.why) for one in given.evidence),
         )
         word = "approved" if given.approved else "vetoed"
         return Answer(f"taken: {word}", final=Reviewed(review=review), said=f"{word}: {review.summary}"[:200])
@@ -71,6 +83,10 @@ async def _reviewed(desk: Desk) -> str:
     if not texts:
         raise StoreError("nothing of what is under review is in the store")
     return "\n".join(texts)
+
+
+def _says_something(quote: str) -> bool:
+    return len("".join(quote.split())) >= FEWEST and any(map(str.isalnum, quote))
 
 
 def _folded(text: str) -> str:

@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 from activities.agents import logbook
 from activities.agents.tools.kernel import NOTHING_YET, source_of
 from activities.agents.tools.notes import notes_of
-from activities.agents.tools.tool import Answer, Arguments, Desk, Tool
+from activities.agents.tools.tool import Answer, Arguments, Desk, OnOneLine, Tool
 from specs.constraints import flagged_in, told
 from specs.dialogue import Planned, Submitted
 from specs.normal import normal_digest
@@ -20,7 +20,7 @@ from specs.schema import Provider
 # What plays or searches without a model cannot do anything about a refusal; the pipeline judges its kernels anyway.
 _UNTHINKING = (Provider.SCRIPTED, Provider.TUNE)
 
-Title = Annotated[str, StringConstraints(min_length=1, max_length=120, strip_whitespace=True)]
+Title = Annotated[str, StringConstraints(min_length=1, max_length=120, strip_whitespace=True), OnOneLine]
 
 
 class SubmitArguments(Arguments):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from activities.agents.pages import visible
 from activities.agents.session import Session
 from activities.bundle import Bundle
 from activities.workshop import Workshop
@@ -19,6 +20,16 @@ class Arguments(BaseModel):
     """What a model gives a tool. Field descriptions are what it reads; nothing unknown is swallowed."""
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
+
+
+def _on_one_line(text: str) -> str:
+    if not (told := " ".join(visible(text).split())):
+        raise ValueError("nothing but white space")
+    return told
+
+
+# Of a text that people see in histories, commits and terminals: nothing in it breaks a line or cannot be seen.
+OnOneLine = AfterValidator(_on_one_line)
 
 
 class NoArguments(Arguments):

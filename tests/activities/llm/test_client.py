@@ -10,9 +10,10 @@ import pytest
 import pytest_asyncio
 
 from activities.llm import client
-from specs.errors import ModelError
+from activities.llm.journal import Entry
+from specs.errors import ModelError, ModelFault
 from tests.activities.llm.sessions import KEY, profile_at
-from tests.fake_messages import FakeMessages, called, fault, reply, spoken, text, thought
+from tests.fake_messages import FakeMessages, Reply, called, fault, reply, spoken, text, thought
 from tests.fakes import until
 
 BODY: dict[str, Any] = {
@@ -116,3 +117,65 @@ async def test_what_no_json_can_hold_is_no_finished_message(server: FakeMessages
     server.push(text("half \ud83d"))
     with pytest.raises(ModelError, match="no JSON text can hold"):
         await client.ask(profile_at(server.url, stream=False), BODY, client.Attempt())
+
+
+def nested(depth: int) -> dict[str, Any]:
+    deep: dict[str, Any] = {}
+    for _ in range(depth):
+        deep = {"in": deep}
+    return deep
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        reply({"type": "text", "text": 5}),
+        reply({"type": "thinking", "thinking": None}),
+        reply({"type": "tool_result", "content": "done"}),
+        text("ok", stop_reason=["end_turn"]),
+        *(reply(called("note", text=nested(depth))) for depth in (196, 230, 300, 700)),
+    ],
+)
+async def test_a_message_of_the_wrong_types_is_none(server: FakeMessages, step: Reply) -> None:
+    """Nor is one that the journal could not hold: whatever comes later would fail on it, and pay for it again."""
+    server.push(step)
+    with pytest.raises(ModelError) as caught:
+        await client.ask(profile_at(server.url, stream=False), BODY, client.Attempt())
+    assert (caught.value.kind, caught.value.attempt_cap) == (ModelFault.BAD_RESPONSE, 5)
+
+
+async def test_a_deep_message_that_comes_through_can_be_kept(server: FakeMessages) -> None:
+    """Deeper than any tool's input."""
+    server.push(reply(called("note", text=nested(180))))
+    message = await client.ask(profile_at(server.url, stream=False), BODY, client.Attempt())
+    entry = Entry(body="a" * 64, newest="b" * 64, model="any", message=message)
+    assert Entry.model_validate_json(entry.model_dump_json()) == entry
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_key_follows_no_redirect(server: FakeMessages, stream: bool, status: int) -> None:
+    """The SDK would take x-api-key along to any host."""
+    async with FakeMessages() as elsewhere:
+        server.push(fault(status, headers={"location": f"{elsewhere.url}/v1/messages"}))
+        with pytest.raises(ModelError) as caught:
+            await client.ask(profile_at(server.url, stream=stream), BODY, client.Attempt())
+        assert elsewhere.requests == []
+    assert (caught.value.kind, caught.value.retryable) == (ModelFault.CONFIG, False)
+    assert f"HTTP {status}: it redirects" in str(caught.value)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_server_cannot_send_without_end(
+    server: FakeMessages, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor what becomes large when it is unpacked."""
+    server.push(fault(200, headers={"content-encoding": "gzip"}))
+    with pytest.raises(ModelError, match="compressed") as packed:
+        await client.ask(profile_at(server.url, stream=stream), BODY, client.Attempt())
+    assert server.requests[-1].headers["accept-encoding"] == "identity"
+    monkeypatch.setattr(client, "MOST_BYTES", 5_000)
+    server.push(text("word " * 2_000))
+    with pytest.raises(ModelError, match="more than 5000 bytes") as long:
+        await client.ask(profile_at(server.url, stream=stream), BODY, client.Attempt())
+    assert packed.value.kind is long.value.kind is ModelFault.BAD_RESPONSE

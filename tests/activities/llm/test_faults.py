@@ -126,7 +126,9 @@ def test_a_delay_may_be_a_date() -> None:
     assert asked_for({"retry-after": formatdate(time.time() - 60, usegmt=True)}) == 0.0
 
 
-@pytest.mark.parametrize("value", ["", "soon", "nan", "inf"])
+@pytest.mark.parametrize(
+    "value", ["", "soon", "nan", "inf", "Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 01 Foo 2026 00:00:00"]
+)
 def test_a_delay_that_is_none_is_left_to_the_policy(value: str) -> None:
     """As if the header were not there."""
     assert asked_for({"retry-after": value}) is None

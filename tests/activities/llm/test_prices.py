@@ -154,11 +154,20 @@ def test_searches_that_a_file_has_no_price_for_are_unknown(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (OWN.replace("2.5", "-1"), "my-own-model.output: -1 (a number) given; accepted: a number, 0 to 1000000: USD per "),
+        (
+            OWN.replace("2.5", "-1"),
+            "my-own-model.output: -1 (a number) given; accepted: a number, 0 to 1000000: USD per ",
+        ),
         (OWN.replace("2.5", "two"), "my-own-model.output: 'two' (text) given; accepted: a number, 0 to 1000000"),
         (OWN.replace("2.5", ".nan"), "my-own-model.output: nan (a number) given; accepted: a number, 0 to 1000000"),
-        (OWN.replace("2.5", "true"), "my-own-model.output: true (a truth value) given; accepted: a number, 0 to 1000000"),
-        (OWN.replace("output", "outptu"), "my-own-model.output: none given; accepted: a number, 0 to 1000000: USD per "),
+        (
+            OWN.replace("2.5", "true"),
+            "my-own-model.output: true (a truth value) given; accepted: a number, 0 to 1000000",
+        ),
+        (
+            OWN.replace("output", "outptu"),
+            "my-own-model.output: none given; accepted: a number, 0 to 1000000: USD per ",
+        ),
         (OWN + "  color: 3\n", "my-own-model.color: no such key; accepted: input, output, cache_read, "),
         (OWN + "  effective_from: soon\n", "my-own-model.effective_from: 'soon' (text) given; accepted: a day"),
         (
@@ -169,6 +178,12 @@ def test_searches_that_a_file_has_no_price_for_are_unknown(tmp_path: Path) -> No
         ("- 3\n", "[3] (a list) given; accepted: a mapping of models"),
         ("", "nothing given; accepted: a mapping of models"),
         ("a: [\n", "not YAML; accepted: a mapping of models"),
+        (OWN + "  effective_from: 2026-13-45\n", "not YAML; accepted: a mapping of models"),
+        ("[" * 400, "not YAML; accepted: a mapping of models"),
+        ("a: \0", "not YAML; accepted: a mapping of models"),
+        (OWN.replace("2.5", "1.0e+400"), "my-own-model.output: inf (a number) given; accepted: a number, 0 to 1000000"),
+        (OWN.replace("2.5", "1" + "0" * 400), "my-own-model.output: 1000"),
+        (OWN.replace("2.5", "2500000"), "my-own-model.output: 2500000 (a number) given; accepted: a number, 0 to"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_by_file_and_key(tmp_path: Path, text: str, told: str) -> None:

@@ -235,3 +235,11 @@ def test_a_file_that_is_no_recording_is_refused_with_its_line(lines: list[str], 
         read_recording("\n".join(lines).encode(errors="surrogateescape"))
     assert str(refused.value).startswith(told)
     assert "\n" not in str(refused.value)
+
+
+async def test_a_run_whose_journal_is_damaged_is_not_recorded(tmp_path: Path) -> None:
+    """Not without saying which answer is missing."""
+    store = workshop_at(tmp_path).store
+    await store.remember("journal/run-1/iter-001/0-optimizer/0/0-0", b'{"body": ')
+    with pytest.raises(UserError, match=r"iter-001/0-optimizer/0/0-0 in .* is damaged"):
+        await write_recording(store, "run-1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,9 +18,10 @@ from activities.llm import client, journal
 from activities.llm.profiles import LOCAL_DROP
 from activities.llm.turn import MOST_CALLS, take_turn
 from activities.model_turn import ModelTurnInput, Nudge
+from activities.store import Store
 from activities.workshop import Workshop
 from specs.dialogue import ModelTurn, Role, Stop
-from specs.errors import ModelError, ModelFault
+from specs.errors import ModelError, ModelFault, StoreError
 from specs.outcomes import BlobRef, Charge
 from specs.schema import Model
 from tests.activities.llm.sessions import FIRST, make_session, opened, profile_at, workshop_at
@@ -392,3 +394,111 @@ async def test_what_broken_streams_have_cost_is_gone_from_the_budget(workshop: W
     await journal.lose(workshop.store, "run-1/iter-001/optimizer/0/0-0", lost)
     turn = await taken(workshop, server, given)
     assert (turn.stop, turn.charge.tokens) == (Stop.UNAFFORDABLE, 3_000)
+
+
+@pytest.mark.parametrize(
+    ("told", "tokens"),
+    [
+        ({"input_tokens": 1_000.0, "output_tokens": 1_000.5}, range(2_001, 2_002)),
+        ({"input_tokens": None, "output_tokens": None}, range(600, 1_200)),
+        ({"input_tokens": -5, "output_tokens": "many"}, range(600, 1_200)),
+        ({"input_tokens": 0, "output_tokens": 0}, range(600, 1_200)),
+        ({"input_tokens": 10**400, "output_tokens": 10**400}, range(2 * 10**9, 2 * 10**9 + 1)),
+        ({"input_tokens": True, "output_tokens": 1_000, "iterations": 7}, range(1_001, 1_300)),
+    ],
+)
+async def test_a_budget_does_not_depend_on_what_a_server_likes_to_count(
+    workshop: Workshop, server: FakeMessages, told: dict[str, Any], tokens: range
+) -> None:
+    """What it leaves out is taken to be as much as it can be; a charge is never negative and never without end."""
+    nothing = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0, "cache_creation": None}
+    step = text("word " * 400, usage={**nothing, **told})
+    turn = await taken(workshop, server, await opened(workshop), step, stream=False)
+    assert turn.charge.tokens in tokens
+    assert turn.charge.usd is not None
+    assert 0 < turn.charge.usd < 10**6
+
+
+async def test_a_server_that_costs_nothing_may_count_nothing(workshop: Workshop, server: FakeMessages) -> None:
+    """A script does so. One that says nothing at all is estimated all the same: max_tokens holds for it too."""
+    given = await opened(workshop)
+    nothing = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0, "cache_creation": None}
+    zero = {**nothing, "input_tokens": 0, "output_tokens": 0}
+    assert (await taken(workshop, server, given, text("ok", usage=zero), free=True)).charge == Charge(calls=1)
+    silent = text("word " * 400, usage={**nothing, "input_tokens": None, "output_tokens": None})
+    turn = await taken(workshop, server, given.model_copy(update={"turn": 1}), silent, stream=False, free=True)
+    assert turn.charge.tokens > 600
+
+
+@pytest.mark.parametrize("content", [b"", b'{"body": "', b"\xff\xfe", b"[1]"])
+async def test_a_damaged_journal_is_asked_past(workshop: Workshop, server: FakeMessages, content: bytes) -> None:
+    """Of what was lost before the answer too; the run does not fail on it for ever."""
+    given = await opened(workshop)
+    await taken(workshop, server, given, text("first"))
+    await workshop.store.remember("journal/run-1/iter-001/optimizer/0/0-0", content)
+    await workshop.store.remember("lost/run-1/iter-001/optimizer/0/0-0/1", content)
+    again = await taken(workshop, server, given, text("second"))
+    assert again.detail == "second"
+    assert await taken(workshop, server, given) == again
+    assert len(server.requests) == 2
+
+
+async def test_an_answer_that_a_full_disk_would_not_take_is_paid_for_once(
+    workshop: Workshop, server: FakeMessages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every attempt would pay again otherwise, for as long as the disk is full."""
+    given = await opened(workshop)
+
+    async def full(store: Store, name: str, content: bytes) -> None:
+        raise StoreError(f"cannot write {name!r}: no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "remember", full)
+        for _ in range(3):
+            with pytest.raises(StoreError):
+                await taken(workshop, server, given)
+    turn = await taken(workshop, server, given)
+    assert len(server.requests) == turn.charge.calls == 1
+    assert await journal.entry_at(Store.of(workshop.settings), "run-1/iter-001/optimizer/0/0-0") is not None
+    assert not journal._unwritten
+
+
+async def test_of_two_workers_that_have_the_same_turn_one_is_believed(workshop: Workshop, server: FakeMessages) -> None:
+    """The one whose answer was there first, and what the other one's has cost is counted."""
+    given = await opened(workshop)
+    late = text("late", delay_s=0.3)
+    server.push(late)
+    slow = asyncio.create_task(take_turn(workshop, given, profile_at(server.url)))
+    await until(lambda: server.requests, "the first worker has asked")
+    quick = await taken(workshop, server, given, text("quick"))
+    turn = await slow
+    assert (quick.detail, turn.detail) == ("quick", "quick")
+    assert (turn.head, turn.charge.calls) == (quick.head, 2)
+    assert await taken(workshop, server, given) == turn
+
+
+async def test_a_price_file_that_breaks_during_a_run_ends_the_search_alone(
+    workshop: Workshop, server: FakeMessages, tmp_path: Path
+) -> None:
+    """What was won stays won: it is no mistake of the task's."""
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("my-model: {input: 1")
+    broken = Workshop(dataclasses.replace(workshop.settings, prices=prices))
+    with pytest.raises(ModelError) as caught:
+        await taken(broken, server, await opened(broken))
+    assert (caught.value.kind, caught.value.retryable) == (ModelFault.CONFIG, False)
+    assert "prices.yaml" in str(caught.value)
+
+
+async def test_what_a_model_says_cannot_draw_in_a_terminal(workshop: Workshop, server: FakeMessages) -> None:
+    """Nor can names of tools break a line: both stand in histories, in the UI and in logs."""
+    odd = reply(spoken("\x1b[2Jclean\u202e \0"), called("check\n\n# Heading\x1b[0m"))
+    turn = await taken(workshop, server, await opened(workshop), odd, stream=False)
+    assert all(one.isprintable() for one in (turn.detail, turn.calls[0].name))
+
+
+@pytest.mark.parametrize("details", ["cyber", ["cyber"], None])
+async def test_a_refusal_needs_no_details(workshop: Workshop, server: FakeMessages, details: Any) -> None:
+    """Of whatever kind they are."""
+    step = text("I cannot.", stop_reason="refusal", stop_details=details)
+    assert (await taken(workshop, server, await opened(workshop), step, stream=False)).stop is Stop.REFUSED

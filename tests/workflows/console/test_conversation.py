@@ -123,6 +123,8 @@ def test_an_iteration_without_a_conversation_is_answered_with_those_that_have_on
     asked = make_line(4, "a003", Ending.SLOWER, "tiles", "slower", chapters=(CHAPTER,))
     with pytest.raises(UserError, match=r"no conversation of 'v001' in this run; accepted: a003$"):
         chapters_of([*make_history(), asked], [], "v001")
+    with pytest.raises(UserError, match=r"no conversation of '999.*' in this run; accepted: a003$"):
+        chapters_of([*make_history(), asked], [], "9" * 5_000)
     with pytest.raises(UserError, match="no conversation of this run has ended yet"):
         chapters_of(make_history(), [], None)
 

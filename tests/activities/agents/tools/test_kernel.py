@@ -96,9 +96,9 @@ async def test_an_edit_changes_exactly_one_place(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "count", "lines"), [("= 1", 2, "2, 3"), ("\n", 5, "1, 2, 3, 4, 5"), ("  ", 11, "2, 2, ")]
+    ("old", "count", "lines"), [("= 1", 2, "2, 3"), ("\n", 5, "1, 2, 3, 4, 5"), ("  ", "more than 8", "2, 2, ")]
 )
-async def test_an_edit_that_fits_several_places_names_them(desk: Desk, old: str, count: int, lines: str) -> None:
+async def test_an_edit_that_fits_several_places_names_them(desk: Desk, old: str, count: int | str, lines: str) -> None:
     """Overlapping ones, too."""
     assert f"{count} times, at lines {lines}" in await refused(desk, "edit_kernel", old=old, new="x")
 
@@ -133,3 +133,31 @@ async def test_bytes_that_are_no_text_survive_an_edit(desk: Desk) -> None:
     assert edited.workspace.kernel is not None
     assert await desk.workshop.store.get(edited.workspace.kernel) == b"// caf\xe9\nint y;\n"
     assert "caf\N{REPLACEMENT CHARACTER}" in (await call(edited, "read_kernel", {})).text
+
+
+async def test_an_edit_need_not_know_how_lines_end(tmp_path: Path) -> None:
+    """A page does not show it; what is put in ends as the lines around it do."""
+    desk = await desk_at(tmp_path, kernel="int a;\r\nint b;\r\nint c;\r\n")
+    edited = await after(desk, "edit_kernel", old="int a;\nint b;\n", new="int a;\nint d;\n")
+    assert await kernel_of(edited) == "int a;\r\nint d;\r\nint c;\r\n"
+    again = await after(edited, "edit_kernel", old="int d;\r\n", new="")
+    assert await kernel_of(again) == "int a;\r\nint c;\r\n"
+
+
+async def test_an_edit_takes_text_as_it_stands(desk: Desk) -> None:
+    """It is no pattern, in neither place."""
+    edited = await after(desk, "edit_kernel", old="(", new="(\\1 .* \\g<0>")
+    assert await kernel_of(edited) == KERNEL.replace("(", "(\\1 .* \\g<0>")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "old"),
+    [
+        ("a" * 900_000, "a" * 300_000),
+        ("a\n" * 450_000, "a\n" * 200_000 + "b"),
+        ("ab" * 450_000 + "c", "ba" * 400_000),
+    ],
+)
+async def test_no_edit_keeps_a_worker_from_all_else(tmp_path: Path, kernel: str, old: str) -> None:
+    """Its work grows with the length of the texts, not by their product: these would take hours."""
+    assert await refused(await desk_at(tmp_path, kernel=kernel), "edit_kernel", old=old, new="x")

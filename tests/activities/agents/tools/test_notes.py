@@ -39,3 +39,12 @@ async def test_the_list_stays_bounded(tmp_path: Path) -> None:
     text = await said(desk, "note", section="tried", text="x")
     assert "12 of at most 12, the last 10 of them" in text
     assert "idea 2\n" not in text
+
+
+async def test_a_note_is_a_line_that_can_be_seen(tmp_path: Path) -> None:
+    """Whatever else it holds: notes stand in every later prompt."""
+    desk = await after(await desk_at(tmp_path), "note", section="tried", text="\x1c## a\u2028b\0\x1b[2J\ud7ff\u202e")
+    (note,) = (await notes_of(desk)).tried
+    assert note.isprintable()
+    assert note.startswith("\N{REPLACEMENT CHARACTER}## a")
+    assert "nothing" not in note

@@ -75,3 +75,36 @@ async def test_a_gate_may_be_quoted_from_its_draft_and_from_what_is_canonical(tm
     for quote in ("rsqrt(var + eps)", "np.sqrt(var)"):
         assert (await given(desk, quote)).final is not None
     assert (await given(desk, "np.sqrt(var + eps)")).error
+
+
+@pytest.mark.parametrize("quote", ["{", " ", "\n\t ", "()", ";\n}", "3", "{\n    if"])
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_quote_that_stands_in_any_source_is_no_evidence(tmp_path: Path, quote: str, approved: bool) -> None:
+    """Such words are found without having read anything."""
+    answer = await given(await desk_of(tmp_path), quote, approved=approved)
+    assert answer.error
+    assert answer.final is None
+    assert "at least 6 characters" in answer.text
+
+
+async def test_a_verdict_stands_on_one_line(tmp_path: Path) -> None:
+    """Reasons come into histories, commits and terminals; a quote is found before it is made harmless."""
+    desk = await desk_at(tmp_path, role=Role.REVIEWER, kernel="void\x1b copy() {\n  skip();\n}")
+    subject = Subject(question=Question.INTEGRITY, kernel=desk.workspace.kernel)
+    desk = replace(desk, session=desk.session.model_copy(update={"subject": subject}))
+    evidence = [{"quote": "void\x1b copy() {\n  skip();", "why": "it\nskips\0"}]
+    odd = Verdict.model_validate({"approved": False, "summary": "no\n# Yes\x1b[0m", "evidence": evidence})
+    answer = await GiveVerdict().use(desk, odd)
+    assert isinstance(answer.final, Reviewed)
+    review = answer.final.review
+    told = (review.summary, review.evidence[0].quote, review.evidence[0].why)
+    assert all(one.isprintable() for one in told)
+
+
+@pytest.mark.parametrize("summary", [" ", "\n"])
+def test_a_verdict_says_something(summary: str) -> None:
+    """White space is not."""
+    with pytest.raises(ValidationError):
+        Verdict.model_validate(
+            {"approved": True, "summary": summary, "evidence": [{"quote": "void copy()", "why": "fine"}]}
+        )

@@ -119,3 +119,11 @@ async def test_a_plan_needs_a_new_note_in_each_section(tmp_path: Path) -> None:
     plan = await text_of(desk, final.plan)
     for part in ("split K over blocks", "8 of 132 SMs", "1. partial sums\n2. one reduction", "2x on small"):
         assert part in plan
+
+
+@pytest.mark.parametrize("title", ["two\nlines", "\x1c", "a\0b\x1b[31m", "\u202egpj.exe", "\u200b"])
+async def test_a_title_is_one_line_that_can_be_seen(tmp_path: Path, title: str) -> None:
+    """It is the name of a commit, and stands in tables, terminals and the UI."""
+    outcome = (await call(await desk_at(tmp_path, kernel="int changed;"), "submit", {"title": title})).outcome
+    assert isinstance(outcome.final, Submitted)
+    assert outcome.final.title.isprintable()

@@ -150,7 +150,7 @@ def test_an_honest_kernel_passes(bench: Bench, policy: Sandbox) -> None:
     verdict = bench.judge(kernel(), sandbox=policy)
     assert verdict.failure is None
     assert verdict.passed
-    assert verdict.cases > 18 + 48  # both configs, two distributions, an edge, repeats, and the many calls at the end
+    assert verdict.cases >= 18 + 48  # both configs, two distributions, an edge, repeats, and the many calls at the end
     assert [metrics.tensor for metrics in verdict.worst] == ["rstd", "y"]
     assert verdict.sandbox == ("process" if policy == "off" else "bubblewrap")
 

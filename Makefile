@@ -51,10 +51,10 @@ test: lint
 	@$(MAKE) --no-print-directory --jobs 2 types suite
 
 # The tests run side by side, since much of their time is spent waiting for the heartbeats of killed workers; the tests
-# of one file stay in one process, and tests/conftest.py says which files begin. Many of them start Pythons of their
-# own, which read compiled modules faster.
+# of one file stay in one process, and tests/conftest.py says which files begin. No bytecode is written: modules that
+# tests write under one name within a second could be taken for each other.
 suite: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -27,7 +27,7 @@ $(VENV)/.dev: pyproject.toml
 
 # A real optimisation, start to end: no GPU, no API key, no server of your own.
 demo: $(VENV)/.run
-	@echo "the run takes one to three minutes; Ctrl-C ends the watching, not the run"
+	@echo "the run takes a few minutes; Ctrl-C ends the watching, not the run"
 	$(BIN)/python client.py start specs/tasks/skinny-gemm-f32-cpu.yaml --local --follow
 
 # The same without a model or a script: a search for the kernel's best parameters on this machine.
